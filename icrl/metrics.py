@@ -7,6 +7,7 @@ therefore go with a reward ``[B, H]``, and values of every layer ``[M, B, L, H]`
 A metric that is undefined is NaN, never 0. A context that diverged is to be counted and left out of every mean.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -202,17 +203,20 @@ def ratio_interval(
     if numerator.shape[-1] < 2:
         undefined = np.full_like(estimate, np.nan)
         return Interval(estimate, undefined, undefined)
-    result = stats.bootstrap(
-        (numerator, denominator),
-        _ratio_of_sums,
-        paired=True,
-        vectorized=True,
-        axis=-1,
-        n_resamples=num_resamples,
-        confidence_level=confidence,
-        method="percentile",
-        random_state=rng,
-    )
+    with warnings.catch_warnings():
+        # Bounds that are NaN say the same.
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        result = stats.bootstrap(
+            (numerator, denominator),
+            _ratio_of_sums,
+            paired=True,
+            vectorized=True,
+            axis=-1,
+            n_resamples=num_resamples,
+            confidence_level=confidence,
+            method="percentile",
+            random_state=rng,
+        )
     return Interval(estimate, np.asarray(result.confidence_interval.low), np.asarray(result.confidence_interval.high))
 
 
