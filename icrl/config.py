@@ -194,3 +194,20 @@ def read_settings(name_or_file: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise InputError(f"config {name_or_file!r} must be a mapping of settings, got a {type(settings).__name__}")
     return settings
+
+
+# Settings that change how a run gets its result but not the result itself (up to floating-point rounding).
+OPERATIONAL = {
+    "collect": {"shard_timeout_s", "max_attempts"},
+    "tune": {"temperatures_per_trial"},
+    "train": {"num_workers", "device", "max_failures"},
+}
+
+
+def decisive_settings(config: ExperimentConfig, names: tuple[str, ...]) -> dict[str, Any]:
+    """The settings among the top-level fields `names` that decide a result, as plain JSON values."""
+    settings = config.model_dump(mode="json", include=set(names))
+    for section, operational in OPERATIONAL.items():
+        if section in settings:
+            settings[section] = {key: value for key, value in settings[section].items() if key not in operational}
+    return settings

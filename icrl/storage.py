@@ -69,7 +69,7 @@ class Folder:
     def exists(self, name: str = "") -> bool:
         """Whether the file or folder `name` exists here."""
         info = self.filesystem.get_file_info(self._join(name) if name else self.path)
-        return info.type != pafs.FileType.NotFound
+        return bool(info.type != pafs.FileType.NotFound)
 
     def list(self, name: str = "") -> list[str]:
         """Paths, relative to this folder and sorted, of all files below `name`."""

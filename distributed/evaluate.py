@@ -1,0 +1,166 @@
+"""Transfer: every source's frozen weights on every target's held-out tasks, fanned out in blocks.
+
+A block is one target at one noise tier. It runs all kernels and sources on the same contexts, which shares the Gram
+work between sources, and writes its rows itself, so that the driver holds none and an interrupted run keeps them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import ray
+
+from distributed.progress import Progress
+from distributed.session import num_cluster_cpus
+from icrl.config import ExperimentConfig
+from icrl.contexts import HeldOut, context_generator, draw_contexts, split_tasks
+from icrl.datasets import read_tasks
+from icrl.evaluation import measure
+from icrl.storage import Folder
+from icrl.tables import CELLS, DEPTHS
+from icrl.types import Transitions
+from icrl.weights import FittedWeights
+
+BLOCKS_IN_FLIGHT_PER_CPU = 2
+
+
+@dataclass(frozen=True)
+class Block:
+    """One target domain at one noise tier."""
+
+    target: str
+    tier: str
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """Where the block's cell and depth rows lie in the evaluation's folder."""
+        return f"cells/{self.target}/{self.tier}.parquet", f"depth/{self.target}/{self.tier}.parquet"
+
+
+def heldout_tasks(config: ExperimentConfig, tier: str) -> list[int]:
+    """Indices of the tasks that neither the search nor the fit has seen: all of them on other tiers than the source."""
+    if tier != config.source_tier:
+        return list(range(config.collect.tasks_per_tier))
+    return list(split_tasks(config.collect.tasks_per_tier)[2])
+
+
+def block_rows(
+    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, block: Block
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Cell rows (`icrl.tables.CELLS`) and depth rows (`icrl.tables.DEPTHS`) of a block, reading one task at a time."""
+    cells, depths = [], []
+    for index, episodes in read_tasks(dataset, block.target, block.tier, heldout_tasks(config, block.tier)):
+        context, heldout = draw_contexts(
+            episodes,
+            num_contexts=config.contexts.contexts_per_task,
+            context_length=config.contexts.context_length,
+            num_heldout=config.contexts.num_heldout,
+            discount=config.discount,
+            generator=context_generator(config.seed, block.target, block.tier, index, "transfer"),
+        )
+        seed = episodes[0].task_seed
+        cells += [part.assign(task_seed=seed) for part in _cell_rows(config, weights, context, heldout)]
+        depths += [part.assign(task_seed=seed) for part in _depth_rows(config, weights, block.target, context, heldout)]
+    cell_table = pd.concat(cells, ignore_index=True).assign(target=block.target, tier=block.tier)
+    depth_table = pd.concat(depths, ignore_index=True).assign(domain=block.target, tier=block.tier)
+    return cell_table[list(CELLS)], depth_table[list(DEPTHS)]
+
+
+def _cell_rows(
+    config: ExperimentConfig, weights: FittedWeights, context: Transitions, heldout: HeldOut
+) -> Iterator[pd.DataFrame]:
+    for k, kernel in enumerate(weights.kernels):
+        measured = measure(
+            context,
+            heldout,
+            kernel=kernel,
+            temperature=weights.temperature[k][:, None],
+            step_fraction=weights.step_fraction[k][:, None],
+            discount=config.discount,
+        )
+        yield pd.DataFrame(
+            {
+                "kernel": kernel,
+                "source": np.repeat(weights.sources, context.batch_size),
+                "temperature": np.repeat(weights.temperature[k].double().numpy(), context.batch_size),
+                "context": np.tile(np.arange(context.batch_size), len(weights.sources)),
+                "td_loss": measured.td_loss.flatten().double().numpy(),
+                "td_ratio": measured.td_ratio.flatten().double().numpy(),
+                "value_error": measured.value_error.flatten().double().numpy(),
+                "diverged": measured.diverged.flatten().numpy(),
+            }
+        )
+
+
+def _depth_rows(
+    config: ExperimentConfig, weights: FittedWeights, target: str, context: Transitions, heldout: HeldOut
+) -> Iterator[pd.DataFrame]:
+    own = weights.sources.index(target)
+    for k, kernel in enumerate(weights.kernels):
+        measured = measure(
+            context,
+            heldout,
+            kernel=kernel,
+            temperature=weights.temperature[k, own].reshape(1, 1),
+            step_fraction=weights.step_fraction[k, own][None, None],
+            discount=config.discount,
+            every_depth=True,
+        )
+        yield pd.DataFrame(
+            {
+                "kernel": kernel,
+                "depth": np.arange(1, config.model.depth + 1),
+                "td_loss": measured.td_loss[0].nanmean(0).double().numpy(),
+                "td_ratio": measured.td_ratio[0].nanmean(0).double().numpy(),
+                "diverged": bool(measured.diverged.any()),
+            }
+        )
+
+
+@ray.remote(num_cpus=1)
+def _evaluate_block(
+    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, folder: Folder, block: Block
+) -> Block:
+    for name, rows in zip(block.files, block_rows(config, dataset, weights, block), strict=True):
+        folder.write_table(name, pa.Table.from_pandas(rows, preserve_index=False))
+    return block
+
+
+def evaluate_transfer(
+    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, folder: Folder
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Apply all weights to all held-out tasks, or to those that remain.
+
+    Args:
+        config: the experiment.
+        dataset: folder of the collected dataset.
+        weights: the fitted weights.
+        folder: folder of this evaluation; blocks that lie there are kept.
+
+    Returns:
+        The cell table and the depth table.
+    """
+    blocks = [Block(target, tier) for target in config.domains for tier in config.collect.noise_tiers]
+    remaining = [block for block in blocks if not all(folder.exists(name) for name in block.files)]
+    progress = Progress("transfer", len(blocks), "blocks", done=len(blocks) - len(remaining))
+    shared_weights = ray.put(weights)
+    running: list[ray.ObjectRef[Block]] = []
+    for block in remaining:
+        if len(running) >= BLOCKS_IN_FLIGHT_PER_CPU * num_cluster_cpus():
+            running = _wait_for_one(running, progress)
+        running.append(_evaluate_block.remote(config, dataset, shared_weights, folder, block))
+    while running:
+        running = _wait_for_one(running, progress)
+    cells, depths = (
+        pa.concat_tables([folder.read_table(block.files[part]) for block in blocks]).to_pandas() for part in (0, 1)
+    )
+    return cells, depths
+
+
+def _wait_for_one(running: "list[ray.ObjectRef[Block]]", progress: Progress) -> "list[ray.ObjectRef[Block]]":
+    (finished,), rest = ray.wait(running, num_returns=1)
+    block = ray.get(finished)
+    progress.advance(f"{block.target} at {block.tier} noise")
+    return rest

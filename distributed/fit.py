@@ -1,0 +1,209 @@
+"""Ray Train: the structured transformers of all source domains and kernels, fitted by DDP in one run.
+
+Starting a worker group takes longer than a fit, so one group fits every model. The models share no parameter: a step
+adds their losses, and Adam treats each number by itself, so each gets what a fit of its own would give it.
+"""
+
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import torch
+from ray.train.torch import TorchTrainer, get_device, prepare_model
+
+from distributed.progress import Progress
+from distributed.session import cluster_total
+from icrl.batches import BatchSource
+from icrl.config import ExperimentConfig
+from icrl.errors import InputError
+from icrl.storage import Folder
+from icrl.training import ModelBank, Outcome
+
+CHECKPOINT_FILE = "state.pt"
+
+
+@dataclass
+class FitState:
+    """Everything but the models and the optimiser that a fit carries from one step to the next.
+
+    Attributes:
+        train_loss: ``[P, K, S]``, mean td_ratio of each step's contexts; NaN from the first unfinished step on.
+        validation_loss: the same on the validation contexts; NaN also where a step was not validated.
+        temperature: ``[P, K, S]``, δ after each step.
+        best_loss: ``[K, S]``, lowest validation loss so far.
+        best_temperature: ``[K, S]``, δ of the weights that had it.
+        best_step_fraction: ``[K, S, L]``, their step sizes.
+        diverged: ``[K, S]``, number of training contexts so far that diverged.
+    """
+
+    train_loss: torch.Tensor
+    validation_loss: torch.Tensor
+    temperature: torch.Tensor
+    best_loss: torch.Tensor
+    best_temperature: torch.Tensor
+    best_step_fraction: torch.Tensor
+    diverged: torch.Tensor
+
+    @classmethod
+    def start(cls, num_steps: int, bank: ModelBank) -> "FitState":
+        """The state before the first step."""
+        temperature, step_fraction = bank.weights()
+        unknown = torch.full((num_steps, *temperature.shape), torch.nan)
+        return cls(
+            train_loss=unknown,
+            validation_loss=unknown.clone(),
+            temperature=unknown.clone(),
+            best_loss=torch.full_like(temperature, torch.inf),
+            best_temperature=temperature.cpu(),
+            best_step_fraction=step_fraction.cpu(),
+            diverged=torch.zeros_like(temperature).cpu(),
+        )
+
+    def keep_best(self, loss: torch.Tensor, bank: ModelBank) -> None:
+        """Remember the present weights of every model whose validation loss is its lowest so far."""
+        temperature, step_fraction = bank.weights()
+        better = loss < self.best_loss
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.best_temperature = torch.where(better, temperature.cpu(), self.best_temperature)
+        self.best_step_fraction = torch.where(better[..., None], step_fraction.cpu(), self.best_step_fraction)
+
+
+def load_state(folder: str | Path) -> dict[str, Any]:
+    """The content of a checkpoint folder: `step`, `bank`, `optimizer` and `fit` (the fields of `FitState`)."""
+    content: dict[str, Any] = torch.load(Path(folder) / CHECKPOINT_FILE, map_location="cpu", weights_only=True)
+    return content
+
+
+def train_worker(settings: dict[str, Any]) -> None:
+    """One DDP worker: fits every model, or goes on from the last checkpoint.
+
+    Args:
+        settings: `config` (ExperimentConfig), `dataset` (Folder) and `temperature` (``[K, S]``, where δ starts).
+    """
+    config: ExperimentConfig = settings["config"]
+    context = ray.train.get_context()
+    device = get_device()
+    source = BatchSource(config, settings["dataset"], context.get_world_rank(), context.get_world_size())
+    bank = ModelBank(config, settings["temperature"])
+    model = prepare_model(bank)
+    optimizer = torch.optim.Adam(bank.parameters(), lr=config.train.learning_rate)
+    state, first = FitState.start(config.train.num_steps, bank), 0
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            stored = load_state(folder)
+        bank.load_state_dict(stored["bank"])
+        optimizer.load_state_dict(stored["optimizer"])
+        state, first = FitState(**stored["fit"]), stored["step"]
+    progress = Progress("train", config.train.num_steps, "steps", done=first) if context.get_world_rank() == 0 else None
+
+    num_sources = len(config.domains)
+    for step in range(first, config.train.num_steps):
+        batch = source.training(step).to(device)
+        outcome: Outcome = model(batch)
+        # DDP averages gradients over the workers; the factor makes that average the sum over all contexts.
+        loss = outcome.ratio.sum() * context.get_world_size() / config.train.contexts_per_step
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        total, usable, diverged = _over_workers(outcome.sums(batch.source, num_sources))
+        state.train_loss[step] = total / usable
+        state.temperature[step] = bank.weights()[0].cpu()
+        state.diverged += diverged
+        if progress:
+            progress.advance(f"mean TD loss ratio {float(state.train_loss[step].nanmean()):.3f}")
+        last = step + 1 == config.train.num_steps
+        if last or (step + 1) % config.train.validate_every == 0:
+            state.validation_loss[step] = _validate(source, bank, num_sources, device)
+            state.keep_best(state.validation_loss[step], bank)
+            _report(step + 1, state, bank, optimizer, context.get_world_rank())
+
+
+@torch.no_grad()
+def _validate(source: BatchSource, bank: ModelBank, num_sources: int, device: torch.device) -> torch.Tensor:
+    """Mean td_ratio of every model over all validation contexts, ``[K, S]``; infinite where any of them diverged."""
+    sums = torch.zeros(3, *bank.weights()[0].shape, device=device)
+    for batch in source.validation():
+        on_device = batch.to(device)
+        outcome: Outcome = bank(on_device)
+        sums += outcome.sums(on_device.source, num_sources)
+    total, usable, diverged = _over_workers(sums)
+    return torch.where(diverged > 0, torch.inf, total / usable)
+
+
+def _over_workers(sums: torch.Tensor) -> torch.Tensor:
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(sums)
+    return sums.cpu()
+
+
+def _report(step: int, state: FitState, bank: ModelBank, optimizer: torch.optim.Optimizer, rank: int) -> None:
+    metrics = {"step": step, "validation_loss": float(state.validation_loss[step - 1].mean())}
+    if rank != 0:
+        ray.train.report(metrics)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        content = {
+            "step": step,
+            "bank": bank.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "fit": {field.name: getattr(state, field.name) for field in fields(state)},
+        }
+        torch.save(content, Path(folder) / CHECKPOINT_FILE)
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def wants_gpus(config: ExperimentConfig) -> bool:
+    """Whether training uses GPUs on the connected cluster.
+
+    Raises:
+        InputError: the cluster has fewer GPUs or CPUs than the configuration asks for.
+    """
+    needed, gpus, cpus = config.train.num_workers, cluster_total("GPU"), cluster_total("CPU")
+    if cpus < needed:
+        raise InputError(
+            f"train.num_workers is {needed}, but the cluster has {cpus} CPU(s); lower it (--train.num-workers {cpus})"
+        )
+    if config.train.device == "cuda" and gpus < needed:
+        raise InputError(
+            f"train.device is cuda and train.num_workers is {needed}, but the cluster has {gpus} GPU(s); "
+            "set --train.device auto or lower --train.num-workers"
+        )
+    return config.train.device != "cpu" and gpus >= needed
+
+
+def fit_models(config: ExperimentConfig, dataset: Folder, storage: Folder, temperature: torch.Tensor) -> FitState:
+    """Fit every kernel's model on every source domain.
+
+    Args:
+        config: the experiment.
+        dataset: folder of the collected dataset.
+        storage: folder of this fit; a fit that was interrupted there goes on from its last checkpoint.
+        temperature: ``[K, S]`` float32, where each δ starts.
+
+    Returns:
+        The state after the last step.
+
+    Raises:
+        InputError: the cluster is too small for the configuration.
+        ray.train.TrainingFailedError: the workers failed more often than `train.max_failures`.
+    """
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"config": config, "dataset": dataset, "temperature": temperature},
+        scaling_config=ray.train.ScalingConfig(num_workers=config.train.num_workers, use_gpu=wants_gpus(config)),
+        run_config=ray.train.RunConfig(
+            name="ray",
+            storage_path=storage.path,
+            storage_filesystem=storage.filesystem,
+            failure_config=ray.train.FailureConfig(max_failures=config.train.max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
+        ),
+    )
+    result = trainer.fit()
+    assert result.checkpoint is not None, "the last step always reports a checkpoint"
+    with result.checkpoint.as_directory() as folder:
+        return FitState(**load_state(folder)["fit"])

@@ -1,0 +1,84 @@
+"""Training and validation batches, drawn so that the worker count decides only who draws what, never what is drawn."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from icrl.config import ExperimentConfig
+from icrl.contexts import HeldOut, context_generator, draw_contexts, split_tasks
+from icrl.datasets import read_tasks
+from icrl.storage import Folder
+from icrl.training import TrainingBatch
+from icrl.types import Episode, Transitions, concatenate
+
+CACHED_TASKS = 512
+"""Tasks a worker keeps in memory, about 40 MB at 500 steps; the others are read again whenever they are drawn."""
+
+
+class BatchSource:
+    """Draws batches from the source tier's fit and validation tasks.
+
+    Args:
+        config: the experiment.
+        dataset: folder of the collected dataset.
+        rank: this worker's number.
+        world_size: number of workers; together they draw each context of a step exactly once.
+    """
+
+    def __init__(self, config: ExperimentConfig, dataset: Folder, rank: int, world_size: int) -> None:
+        self._config = config
+        self._dataset = dataset
+        self._rank = rank
+        self._world_size = world_size
+        self._fit, self._validation, _ = split_tasks(config.collect.tasks_per_tier)
+        self._episodes = lru_cache(maxsize=CACHED_TASKS)(self._read_episodes)
+
+    def training(self, step: int) -> TrainingBatch:
+        """This worker's share of the contexts of an optimiser step: `contexts_per_step` a source in all."""
+        drawn = []
+        slots = range(self._rank, self._config.train.contexts_per_step, self._world_size)
+        for source, domain in enumerate(self._config.domains):
+            for slot in slots:
+                # The step and slot, not the worker, name the generator.
+                generator = context_generator(
+                    self._config.seed, domain, self._config.source_tier, step, f"train-{slot}"
+                )
+                task = int(generator.choice(np.asarray(self._fit)))
+                drawn.append((source, *self._draw(domain, task, 1, generator)))
+        return _batch(drawn)
+
+    def validation(self) -> Iterator[TrainingBatch]:
+        """This worker's share of the validation contexts, the same at every step, one task at a time."""
+        tasks = [(source, task) for source in range(len(self._config.domains)) for task in self._validation]
+        for source, task in tasks[self._rank :: self._world_size]:
+            domain = self._config.domains[source]
+            generator = context_generator(self._config.seed, domain, self._config.source_tier, task, "validate")
+            num_contexts = self._config.contexts.contexts_per_task
+            yield _batch([(source, *self._draw(domain, task, num_contexts, generator))])
+
+    def _draw(
+        self, domain: str, task: int, num_contexts: int, generator: np.random.Generator
+    ) -> tuple[Transitions, HeldOut]:
+        return draw_contexts(
+            self._episodes(domain, task),
+            num_contexts=num_contexts,
+            context_length=self._config.contexts.context_length,
+            num_heldout=self._config.contexts.num_heldout,
+            discount=self._config.discount,
+            generator=generator,
+        )
+
+    def _read_episodes(self, domain: str, task: int) -> list[Episode]:
+        ((_, episodes),) = read_tasks(self._dataset, domain, self._config.source_tier, [task])
+        return episodes
+
+
+def _batch(drawn: list[tuple[int, Transitions, HeldOut]]) -> TrainingBatch:
+    sources = [source for source, context, _ in drawn for _ in range(context.batch_size)]
+    return TrainingBatch(
+        context=concatenate([context for _, context, _ in drawn]),
+        heldout=concatenate([heldout.transitions for _, _, heldout in drawn]),
+        source=torch.tensor(sources),
+    )
