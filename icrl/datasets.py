@@ -31,6 +31,10 @@ _FOOTER_KEY = b"icrl"
 _REMEDY = "run `icrl collect` again"
 
 
+class DamagedShardError(InputError):
+    """A shard is missing, or its file is not what was written; collecting again restores it."""
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -174,20 +178,21 @@ def read_shard(folder: Folder, path: str) -> StoredShard:
     """Read one shard and check its content against its digest.
 
     Raises:
-        InputError: the file is missing, damaged, or of another schema version.
+        DamagedShardError: the file is missing or damaged.
+        InputError: the file has another schema version.
     """
-    damaged = f"shard {folder / path} is damaged; {_REMEDY} to restore it"
+    damaged = DamagedShardError(f"shard {folder / path} is damaged; {_REMEDY} to restore it")
     try:
         file = pq.ParquetFile(pa.BufferReader(folder.read(path)))
         footer = _parse(_Footer, file.metadata.metadata[_FOOTER_KEY], f"shard {folder / path}")
         episodes = _to_episodes(file.read())
     except FileNotFoundError:
-        raise InputError(f"shard {folder / path} is missing; {_REMEDY} to restore it") from None
+        raise DamagedShardError(f"shard {folder / path} is missing; {_REMEDY} to restore it") from None
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
-        raise InputError(damaged) from error
+        raise damaged from error
     entry = footer.shard
     if content_digest(episodes) != entry.digest:
-        raise InputError(damaged)
+        raise damaged
     remaining = iter(episodes)
     tasks = [list(islice(remaining, count)) for count in entry.episodes]
     return StoredShard(entry, footer.config, footer.versions, tasks)

@@ -1,0 +1,267 @@
+"""Collection: actors roll out tasks and write dataset shards; the driver sees manifest entries only."""
+
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from distributed.actor_pool import ActorPool
+from distributed.progress import Progress
+from distributed.session import num_cluster_cpus
+from icrl.config import ExperimentConfig
+from icrl.datasets import DamagedShardError, Shard, StoredShard, read_shard, shard_path, write_manifest, write_shard
+from icrl.domains import Domain, Environment, UnstableSimulationError, get_domain, task_seed
+from icrl.errors import InputError
+from icrl.provenance import package_versions
+from icrl.rollouts import rollout_task
+from icrl.storage import Folder
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard to collect: a block of tasks of one domain at one noise tier."""
+
+    domain: Domain
+    tier: str
+    block: int
+    first_task: int
+    task_seeds: tuple[int, ...]
+
+    @property
+    def path(self) -> str:
+        """Path of the shard within the dataset's folder."""
+        return shard_path(self.domain.name, self.tier, self.block)
+
+    def __str__(self) -> str:
+        return f"shard {self.path}"
+
+
+@dataclass(frozen=True)
+class CollectSummary:
+    """What a collection did and found.
+
+    Attributes:
+        shards: manifest entries of the whole dataset, sorted by path.
+        kept: shards that were finished before.
+        written: shards collected now.
+        transitions: transitions collected now.
+        seconds: seconds from start to end.
+        rollout_seconds: seconds from the moment the first collector was ready.
+        num_workers: collectors, one a CPU.
+    """
+
+    shards: tuple[Shard, ...]
+    kept: int
+    written: int
+    transitions: int
+    seconds: float
+    rollout_seconds: float
+    num_workers: int
+
+    @property
+    def transitions_per_second_per_core(self) -> float:
+        """Rate of one collector once it was ready; NaN when nothing had to be collected."""
+        return self.transitions / (self.rollout_seconds * self.num_workers) if self.transitions else float("nan")
+
+    @property
+    def success_rates(self) -> dict[str, dict[str, float]]:
+        """Share of episodes in which success was reached at some step, by domain and tier; NaN without episodes."""
+        rates: dict[str, dict[str, float]] = {}
+        for domain, tier in dict.fromkeys((shard.domain, shard.tier) for shard in self.shards):
+            cell = [shard for shard in self.shards if (shard.domain, shard.tier) == (domain, tier)]
+            episodes = sum(sum(shard.episodes) for shard in cell)
+            successes = sum(sum(shard.successes) for shard in cell)
+            rates.setdefault(domain, {})[tier] = successes / episodes if episodes else float("nan")
+        return rates
+
+    @property
+    def unstable(self) -> list[str]:
+        """Reasons of all tasks that were left out because their simulation became unstable."""
+        return [reason for shard in self.shards for reason in shard.unstable.values()]
+
+
+class Collector:
+    """Rolls out and writes one shard at a time; the environment is kept while the domain stays the same."""
+
+    def __init__(self, folder: Folder, config: ExperimentConfig) -> None:
+        self._folder = folder
+        self._config = config
+        self._domain_name = ""
+        self._environment: Environment
+
+    def ping(self) -> None:
+        """Answer, as a sign of life."""
+
+    def run(self, job: ShardJob) -> Shard:
+        """Collect and write the shard, and return its manifest entry."""
+        settings = self._config.collect
+        tasks, unstable = [], {}
+        for index, seed in enumerate(job.task_seeds, start=job.first_task):
+            try:
+                episodes = rollout_task(
+                    job.domain,
+                    self._environment_of(job.domain),
+                    tier=job.tier,
+                    noise_std=settings.noise_tiers[job.tier],
+                    task_seed=seed,
+                    num_episodes=settings.episodes_per_task,
+                    num_steps=settings.steps_per_episode,
+                )
+            except UnstableSimulationError as error:
+                episodes, unstable[index] = [], str(error)
+            tasks.append(episodes)
+        return write_shard(
+            self._folder,
+            job.path,
+            domain=job.domain,
+            tier=job.tier,
+            first_task=job.first_task,
+            task_seeds=job.task_seeds,
+            tasks=tasks,
+            unstable=unstable,
+            config=self._config.model_dump(mode="json"),
+        )
+
+    def _environment_of(self, domain: Domain) -> Environment:
+        if domain.name != self._domain_name:
+            self._environment = domain.make_environment()
+            self._domain_name = domain.name
+        return self._environment
+
+
+def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = None) -> CollectSummary:
+    """Collect the dataset that `config` describes into `folder`, keeping the shards that are already there.
+
+    Ray must be running. Every byte of a shard's content depends on `config` alone, not on `num_workers`.
+
+    Args:
+        config: the experiment.
+        folder: the dataset's folder.
+        num_workers: collectors, each on one CPU; one for every CPU of the cluster when None.
+
+    Raises:
+        InputError: an unknown domain, or shards in `folder` that were collected under other settings.
+        JobFailedError: a shard failed as often as ``config.collect.max_attempts`` allows.
+    """
+    start = time.monotonic()
+    jobs = shard_jobs(config)
+    folder.sweep()
+    finished = _finished_shards(folder, jobs, config)
+    missing = [job for job in jobs if job.path not in finished]
+    kept = len(finished)
+    workers = min(num_workers or num_cluster_cpus(), max(1, len(missing)))
+    progress = Progress("collect", len(jobs), "shards", done=kept)
+    actor_class = ray.remote(num_cpus=1, num_gpus=0)(Collector)
+    pool = ActorPool(
+        lambda: actor_class.remote(folder, config),
+        missing,
+        group_of=lambda job: job.domain.name,
+        num_actors=workers,
+        timeout_s=config.collect.shard_timeout_s,
+        max_attempts=config.collect.max_attempts,
+    )
+    transitions = 0
+    if missing:
+        progress.say(f"starting {workers} collectors for {len(missing)} shards")
+    for job, shard in pool.run():
+        finished[job.path] = shard
+        transitions += shard.transitions
+        rate = transitions / (time.monotonic() - (pool.first_answer_at or start))
+        progress.advance(f"{transitions} transitions, {rate:.0f}/s; {job.domain.name} {job.tier}")
+    folder.sweep()
+    write_manifest(folder, list(finished.values()), config.model_dump(mode="json"))
+    end = time.monotonic()
+    summary = CollectSummary(
+        shards=tuple(finished[path] for path in sorted(finished)),
+        kept=kept,
+        written=len(missing),
+        transitions=transitions,
+        seconds=end - start,
+        rollout_seconds=end - (pool.first_answer_at or end),
+        num_workers=workers,
+    )
+    _say_summary(progress, summary)
+    return summary
+
+
+def shard_jobs(config: ExperimentConfig) -> list[ShardJob]:
+    """All shards of the dataset that `config` describes, domain by domain.
+
+    Raises:
+        InputError: an unknown domain.
+    """
+    settings = config.collect
+    starts = range(0, settings.tasks_per_tier, settings.tasks_per_shard)
+    return [
+        ShardJob(
+            domain=domain,
+            tier=tier,
+            block=block,
+            first_task=first,
+            task_seeds=tuple(
+                task_seed(config.seed, domain.name, tier, index)
+                for index in range(first, min(first + settings.tasks_per_shard, settings.tasks_per_tier))
+            ),
+        )
+        for domain in map(get_domain, config.domains)
+        for tier in settings.noise_tiers
+        for block, first in enumerate(starts)
+    ]
+
+
+def _finished_shards(folder: Folder, jobs: Sequence[ShardJob], config: ExperimentConfig) -> dict[str, Shard]:
+    """Entries of the jobs' shards that are in `folder`, whole and collected under the same settings."""
+
+    def look(job: ShardJob) -> Shard | None:
+        if not folder.exists(job.path):
+            return None
+        try:
+            stored = read_shard(folder, job.path)
+        except DamagedShardError as error:
+            print(f"[collect] {error}: collecting it now", file=sys.stderr, flush=True)
+            return None
+        _require_same_settings(stored, job, config, f"{folder / job.path}")
+        return stored.entry
+
+    with ThreadPoolExecutor() as readers:
+        return {shard.path: shard for shard in readers.map(look, jobs) if shard is not None}
+
+
+def _require_same_settings(stored: StoredShard, job: ShardJob, config: ExperimentConfig, origin: str) -> None:
+    now = _settings_of(config.model_dump(mode="json"), package_versions(), job.tier)
+    for name, before in _settings_of(stored.config, stored.versions, job.tier).items():
+        if before != now[name]:
+            raise InputError(
+                f"{origin} was collected with {name} {before}, now it is {now[name]}; "
+                "restore the setting or use another run folder"
+            )
+
+
+def _settings_of(config: dict[str, Any], versions: dict[str, str], tier: str) -> dict[str, Any]:
+    """Everything that decides which shards there are and what is in them."""
+    settings = config["collect"]
+    names = ("tasks_per_tier", "tasks_per_shard", "episodes_per_task", "steps_per_episode")
+    return {
+        "seed": config["seed"],
+        **{f"collect.{name}": settings[name] for name in names},
+        f"collect.noise_tiers.{tier}": settings["noise_tiers"][tier],
+        **{f"the {package} package": versions[package] for package in ("metaworld", "mujoco")},
+    }
+
+
+def _say_summary(progress: Progress, summary: CollectSummary) -> None:
+    for domain, rates in summary.success_rates.items():
+        shown = ", ".join(f"{tier} {rate:.2f}" for tier, rate in rates.items())
+        transitions = sum(shard.transitions for shard in summary.shards if shard.domain == domain)
+        progress.say(f"{domain}: {transitions} transitions; episodes with success: {shown}")
+    for reason in summary.unstable:
+        progress.say(f"left out as unstable: {reason}")
+    if summary.written:
+        progress.say(
+            f"{summary.written} shards written, {summary.kept} kept; {summary.transitions} transitions "
+            f"in {summary.seconds:.0f} s, {summary.transitions_per_second_per_core:.0f} a second and core"
+        )
