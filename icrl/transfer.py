@@ -12,7 +12,7 @@ import pandas as pd
 
 from icrl.errors import InputError
 from icrl.metrics import mean_interval, ratio_interval
-from icrl.tables import ALL_TIERS, CELLS, METRICS, require_columns
+from icrl.tables import ALL_TIERS, CELLS, DEPTHS, METRICS, require_columns
 
 CONTEXT_KEY = ["kernel", "target", "tier", "task_seed", "context"]
 
@@ -97,6 +97,37 @@ def own_summary(cells: pd.DataFrame, rng: np.random.Generator, *, num_resamples:
             row["divergence_rate"] = group["num_diverged"].sum() / row["num_contexts"]
             rows.append(row)
     return pd.DataFrame(rows).sort_values(["kernel", "domain", "tier"], ignore_index=True)
+
+
+def depth_summary(depths: pd.DataFrame, rng: np.random.Generator, *, num_resamples: int) -> pd.DataFrame:
+    """TD loss of each domain's own weights after every number of layers, over the tasks of all tiers.
+
+    Args:
+        depths: rows of `icrl.tables.DEPTHS`.
+        rng: decides the bootstrap.
+        num_resamples: bootstrap resamples.
+
+    Returns:
+        One row a kernel, domain and depth: `td_loss`, `td_loss_low`, `td_loss_high` (mean over tasks and 95 %
+        interval), `num_tasks` and `divergence_rate` (share of tasks in which any context diverged).
+    """
+    require_columns(depths, DEPTHS, "the table of TD loss against depth")
+    tables = []
+    for (kernel, domain), of_domain in depths.groupby(["kernel", "domain"]):
+        loss_LK = of_domain.set_index(["depth", "tier", "task_seed"])["td_loss"].unstack(["tier", "task_seed"])
+        interval = mean_interval(loss_LK.to_numpy(), rng, num_resamples=num_resamples)
+        table = {
+            "kernel": kernel,
+            "domain": domain,
+            "depth": loss_LK.index,
+            "td_loss": interval.estimate,
+            "td_loss_low": interval.low,
+            "td_loss_high": interval.high,
+            "num_tasks": loss_LK.shape[1],
+            "divergence_rate": of_domain.groupby("depth")["diverged"].mean().to_numpy(),
+        }
+        tables.append(pd.DataFrame(table))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _pair_with_own(cells: pd.DataFrame) -> pd.DataFrame:
