@@ -1,4 +1,4 @@
-"""What is measured: TD loss, its ratio to the best constant, value error, divergence, and intervals over tasks.
+"""What is measured: TD loss, its ratio to the best constant, value error, and intervals over tasks.
 
 All functions are pure. Shape letters: B contexts, H transitions held out of a context, Q states, K tasks. The last axis
 is always the one that is averaged; every axis before it broadcasts. Values of several temperatures ``[T, B, H]``
@@ -17,8 +17,6 @@ from scipy import stats
 
 FloatArray = NDArray[np.float64]
 
-DIVERGENCE_FACTOR = 10.0
-"""A value this many times beyond the largest possible return means that TD has diverged."""
 REWARD_RESOLUTION = 1e-7
 """Rewards that differ by less than this share of the largest one are the same number in single precision."""
 
@@ -114,41 +112,6 @@ def value_error(value: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor) 
     resolution = REWARD_RESOLUTION * torch.where(mask, returns, 0.0).abs().amax(-1)
     undefined = return_variance <= resolution.square()
     return (1.0 - residual_variance / return_variance).masked_fill(undefined, torch.nan)
-
-
-def divergence_bound(reward: torch.Tensor, mask: torch.Tensor, discount: float) -> torch.Tensor:
-    """The value beyond which TD on these transitions has diverged: 10 · max|r| / (1 − γ).
-
-    Args:
-        reward: ``[..., N]`` floating, rewards of the context.
-        mask: ``[..., N]`` bool, false at padding.
-        discount: γ, below 1.
-
-    Returns:
-        ``[...]``.
-    """
-    largest = torch.where(mask, reward, 0.0).abs().amax(-1)
-    return DIVERGENCE_FACTOR * largest / (1.0 - discount)
-
-
-def has_diverged(value: torch.Tensor, bound: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Whether any value of a context is not finite or lies beyond the bound.
-
-    Args:
-        value: ``[..., Q]`` floating, values of the states of a context.
-        bound: ``[...]`` from `divergence_bound`.
-        mask: ``[..., Q]`` bool, false at padding.
-
-    Returns:
-        ``[...]`` bool.
-    """
-    outside = ~(value.abs() <= bound.unsqueeze(-1))
-    return (outside & mask).any(-1)
-
-
-def divergence_rate(diverged: torch.Tensor) -> float:
-    """Share of contexts that diverged, from their flags of any shape; NaN without contexts."""
-    return float(diverged.double().mean())
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,6 @@ import pytest
 import torch
 
 from icrl.metrics import (
-    divergence_bound,
-    divergence_rate,
-    has_diverged,
     mean_interval,
     ratio_interval,
     td_errors,
@@ -125,20 +122,6 @@ def test_value_error_is_centred(value: list[float], expected: float) -> None:
 )
 def test_value_error_is_undefined_without_variance(returns: list[float], mask: list[bool]) -> None:
     assert value_error(torch.zeros(2), torch.tensor(returns), torch.tensor(mask)).isnan()
-
-
-@pytest.mark.parametrize(
-    ("value", "diverged"),
-    [(40.0, False), (-40.0, False), (40.1, True), (-40.1, True), (torch.nan, True), (torch.inf, True)],
-)
-def test_divergence_bound_is_ten_times_the_largest_return(value: float, diverged: bool) -> None:
-    bound = divergence_bound(torch.tensor([[-2.0, 1.0, 50.0]]), torch.tensor([[True, True, False]]), discount=0.5)
-    values = torch.tensor([[0.0, value, torch.nan]])
-    assert has_diverged(values, bound, torch.tensor([[True, True, False]])).tolist() == [diverged]
-
-
-def test_divergence_rate_is_the_share_of_contexts() -> None:
-    assert divergence_rate(torch.tensor([[True, False], [False, False]])) == 0.25
 
 
 def test_interval_equals_quantiles_over_all_resamples_of_three_tasks() -> None:
