@@ -19,6 +19,8 @@ Job = TypeVar("Job")
 
 POLL_S = 1.0
 """Longest time between two looks at the deadlines."""
+START_TIMEOUT_S = 300.0
+"""Seconds within which a new actor must answer; a cluster that grows may need minutes for it."""
 
 
 class JobFailedError(RuntimeError):
@@ -42,7 +44,7 @@ class ActorPool(Generic[Job]):
         jobs: the jobs; hashable and different.
         group_of: the group of a job; an actor keeps to its group while that has jobs left.
         num_actors: most actors at a time.
-        timeout_s: seconds within which an actor must answer.
+        timeout_s: seconds within which a job must be finished.
         max_attempts: times a job is tried, and times in a row that actors may fail to start.
     """
 
@@ -93,8 +95,10 @@ class ActorPool(Generic[Job]):
         return sum(map(len, self._pending.values())) + sum(e.job is not None for e in self._errands.values())
 
     def _send(self, actor: Any, job: Job | None) -> None:
-        answer = actor.ping.remote() if job is None else actor.run.remote(job)
-        self._errands[answer] = _Errand(actor, job, time.monotonic() + self._timeout_s)
+        answer, timeout_s = (
+            (actor.ping.remote(), START_TIMEOUT_S) if job is None else (actor.run.remote(job), self._timeout_s)
+        )
+        self._errands[answer] = _Errand(actor, job, time.monotonic() + timeout_s)
 
     def _receive(self, answer: Any) -> Iterator[tuple[Job, Any]]:
         errand = self._errands.pop(answer)
@@ -120,7 +124,7 @@ class ActorPool(Generic[Job]):
     def _give_up_overdue(self) -> None:
         now = time.monotonic()
         for answer in [answer for answer, errand in self._errands.items() if errand.deadline < now]:
-            self._retry(self._errands.pop(answer), TimeoutError(f"no answer within {self._timeout_s:g} s"))
+            self._retry(self._errands.pop(answer), TimeoutError("no answer within the time limit"))
 
     def _retry(self, errand: _Errand[Job], error: Exception) -> None:
         """Drop the actor of a failed errand and put its job back."""

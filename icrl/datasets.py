@@ -2,8 +2,9 @@
 
 A dataset is a folder of shards, each holding a block of one domain's tasks at one noise tier, and a manifest. An
 episode of S steps takes S + 1 rows: row t holds the observation at step t and what happened in that step; the closing
-row holds the final observation, NaN as action and reward, and false flags. A shard carries its own manifest entry in
-its footer, so the shards alone suffice to rebuild the manifest.
+row holds the final observation, NaN as action and reward, and false flags. A shard carries its schema version,
+configuration, package versions and its own manifest entry in the footer (key `icrl`, JSON), so the shards alone suffice
+to rebuild the manifest.
 """
 
 import hashlib
@@ -27,7 +28,8 @@ from icrl.types import Episode
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
-_FOOTER_KEY = b"icrl"
+_PROVENANCE_KEY = b"icrl"
+_PROVENANCE_DIGEST_KEY = b"icrl.sha256"
 _REMEDY = "run `icrl collect` again"
 
 
@@ -184,11 +186,15 @@ def read_shard(folder: Folder, path: str) -> StoredShard:
     damaged = DamagedShardError(f"shard {folder / path} is damaged; {_REMEDY} to restore it")
     try:
         file = pq.ParquetFile(pa.BufferReader(folder.read(path)))
-        footer = _parse(_Footer, file.metadata.metadata[_FOOTER_KEY], f"shard {folder / path}")
+        provenance = file.metadata.metadata[_PROVENANCE_KEY]
+        if _sha256(provenance).encode() != file.metadata.metadata[_PROVENANCE_DIGEST_KEY]:
+            raise damaged
+        footer = _parse(_Footer, provenance, f"shard {folder / path}")
         episodes = _to_episodes(file.read())
     except FileNotFoundError:
         raise DamagedShardError(f"shard {folder / path} is missing; {_REMEDY} to restore it") from None
-    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+    # What pyarrow was seen to raise for a file with changed bytes; ArrowException covers its own errors.
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise damaged from error
     entry = footer.shard
     if content_digest(episodes) != entry.digest:
@@ -257,6 +263,10 @@ def read_tasks(
                 yield index, episodes
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _task_indices(shard: Shard) -> range:
     return range(shard.first_task, shard.first_task + len(shard.task_seeds))
 
@@ -272,7 +282,7 @@ def _parse(record: type[_R], text: bytes, origin: str) -> _R:
         if found == SCHEMA_VERSION:
             return record.model_validate(document)
     except (ValueError, KeyError, TypeError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else repr(error)
         raise InputError(f"{origin} is damaged ({reason}); {_REMEDY}") from None
     raise InputError(
         f"{origin} has schema version {found}, this icrl reads version {SCHEMA_VERSION}; "
@@ -334,7 +344,8 @@ def _to_parquet(domain: Domain, episodes: Sequence[Episode], footer: _Footer) ->
     # Floating-point columns hardly repeat a value, so a dictionary would only be built and thrown away.
     with pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=["domain", "tier"]) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({_FOOTER_KEY: footer.model_dump_json()})
+        provenance = footer.model_dump_json().encode()
+        writer.add_key_value_metadata({_PROVENANCE_KEY: provenance, _PROVENANCE_DIGEST_KEY: _sha256(provenance)})
     return bytes(sink.getvalue().to_pybytes())
 
 
