@@ -9,16 +9,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import ray.train
 import torch
 from ray.train.torch import TorchTrainer, get_device, prepare_model
 
+from distributed import tensorboard
 from distributed.progress import Progress
 from distributed.session import cluster_total
 from icrl.batches import BatchSource
 from icrl.config import ExperimentConfig
 from icrl.errors import InputError
 from icrl.storage import Folder
+from icrl.tables import TRAINING
 from icrl.training import ModelBank, Outcome
 
 CHECKPOINT_FILE = "state.pt"
@@ -80,12 +83,13 @@ def train_worker(settings: dict[str, Any]) -> None:
     """One DDP worker: fits every model, or goes on from the last checkpoint.
 
     Args:
-        settings: `config` (ExperimentConfig), `dataset` (Folder) and `temperature` (``[K, S]``, where δ starts).
+        settings: `config` (ExperimentConfig), `run` (Folder) and `temperature` (``[K, S]``, where δ starts).
     """
     config: ExperimentConfig = settings["config"]
+    run: Folder = settings["run"]
     context = ray.train.get_context()
     device = get_device()
-    source = BatchSource(config, settings["dataset"], context.get_world_rank(), context.get_world_size())
+    source = BatchSource(config, run / "dataset", context.get_world_rank(), context.get_world_size())
     bank = ModelBank(config, settings["temperature"])
     model = prepare_model(bank)
     optimizer = torch.optim.Adam(bank.parameters(), lr=config.train.learning_rate)
@@ -119,6 +123,9 @@ def train_worker(settings: dict[str, Any]) -> None:
         if last or (step + 1) % config.train.validate_every == 0:
             state.validation_loss[step] = _validate(source, bank, num_sources, device)
             state.keep_best(state.validation_loss[step], bank)
+            if progress:
+                # Replaced as training goes on, so that TensorBoard shows a fit while it runs.
+                tensorboard.log_training(run, training_table(config, state))
             _report(step + 1, state, bank, optimizer, context.get_world_rank())
 
 
@@ -175,12 +182,12 @@ def wants_gpus(config: ExperimentConfig) -> bool:
     return config.train.device != "cpu" and gpus >= needed
 
 
-def fit_models(config: ExperimentConfig, dataset: Folder, storage: Folder, temperature: torch.Tensor) -> FitState:
+def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperature: torch.Tensor) -> FitState:
     """Fit every kernel's model on every source domain.
 
     Args:
         config: the experiment.
-        dataset: folder of the collected dataset.
+        run: the run folder, which holds the dataset and receives TensorBoard's event files.
         storage: folder of this fit; a fit that was interrupted there goes on from its last checkpoint.
         temperature: ``[K, S]`` float32, where each δ starts.
 
@@ -193,7 +200,7 @@ def fit_models(config: ExperimentConfig, dataset: Folder, storage: Folder, tempe
     """
     trainer = TorchTrainer(
         train_worker,
-        train_loop_config={"config": config, "dataset": dataset, "temperature": temperature},
+        train_loop_config={"config": config, "run": run, "temperature": temperature},
         scaling_config=ray.train.ScalingConfig(num_workers=config.train.num_workers, use_gpu=wants_gpus(config)),
         run_config=ray.train.RunConfig(
             name="ray",
@@ -207,3 +214,17 @@ def fit_models(config: ExperimentConfig, dataset: Folder, storage: Folder, tempe
     assert result.checkpoint is not None, "the last step always reports a checkpoint"
     with result.checkpoint.as_directory() as folder:
         return FitState(**load_state(folder)["fit"])
+
+
+def training_table(config: ExperimentConfig, state: FitState) -> pd.DataFrame:
+    """The fit's history, one row a kernel, source and step, columns as in `icrl.tables.TRAINING`."""
+    index = pd.MultiIndex.from_product(
+        [range(config.train.num_steps), config.model.kernels, config.domains], names=["step", "kernel", "domain"]
+    )
+    columns = {
+        "train_loss": state.train_loss,
+        "validation_loss": state.validation_loss,
+        "temperature": state.temperature,
+    }
+    frame = pd.DataFrame({name: tensor.flatten().double().numpy() for name, tensor in columns.items()}, index=index)
+    return frame.reset_index()[list(TRAINING)]

@@ -18,7 +18,7 @@ import torch
 from distributed import tensorboard
 from distributed.collect import collect
 from distributed.evaluate import evaluate_transfer
-from distributed.fit import FitState, fit_models
+from distributed.fit import fit_models, training_table
 from distributed.report import write_report
 from distributed.session import ray_session
 from distributed.tune import search_temperatures
@@ -26,7 +26,6 @@ from icrl.config import ExperimentConfig
 from icrl.errors import InputError
 from icrl.rkhs import profile_summary, temperature_intervals
 from icrl.storage import Folder
-from icrl.tables import TRAINING
 from icrl.weights import FittedWeights
 
 Summary = dict[str, Any]
@@ -37,7 +36,7 @@ def run_collect(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Collect the dataset; finished shards that are whole are kept."""
     with ray_session():
         summary = collect(config, run / "dataset")
-    return {"transitions": summary.transitions, "shards_written": summary.shards_written}
+    return {"shards": len(summary.shards), "transitions": sum(shard.transitions for shard in summary.shards)}
 
 
 def run_tune(config: ExperimentConfig, run: Folder, work: str) -> Summary:
@@ -53,13 +52,12 @@ def run_train(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Fit all models; writes `train/weights.safetensors`, `train/weights.parquet` and `train/metrics.parquet`."""
     start = best_temperatures(config, run.read_table("tune/profiles.parquet").to_pandas())
     with ray_session():
-        state = fit_models(config, run / "dataset", run / "train" / work, start)
+        state = fit_models(config, run, run / "train" / work, start)
     weights = FittedWeights(config.model.kernels, config.domains, state.best_temperature, state.best_step_fraction)
     weights.save(run, "train/weights.safetensors")
     write_frame(run, "train/weights.parquet", weights.table())
     metrics = training_table(config, state)
     write_frame(run, "train/metrics.parquet", metrics)
-    tensorboard.log_training(run, metrics)
     return {"steps": config.train.num_steps, "diverged": int(state.diverged.sum())}
 
 
@@ -102,17 +100,3 @@ def best_temperatures(config: ExperimentConfig, profiles: pd.DataFrame) -> torch
     best = intervals.pivot(index="kernel", columns="domain", values="best_temperature")
     ordered = best.reindex(index=list(config.model.kernels), columns=list(config.domains))
     return torch.tensor(ordered.to_numpy(), dtype=torch.float32)
-
-
-def training_table(config: ExperimentConfig, state: FitState) -> pd.DataFrame:
-    """The fit's history, one row a kernel, source and step, columns as in `icrl.tables.TRAINING`."""
-    index = pd.MultiIndex.from_product(
-        [range(config.train.num_steps), config.model.kernels, config.domains], names=["step", "kernel", "domain"]
-    )
-    columns = {
-        "train_loss": state.train_loss,
-        "validation_loss": state.validation_loss,
-        "temperature": state.temperature,
-    }
-    frame = pd.DataFrame({name: tensor.flatten().double().numpy() for name, tensor in columns.items()}, index=index)
-    return frame.reset_index()[list(TRAINING)]

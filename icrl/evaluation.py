@@ -65,7 +65,7 @@ def measure(
             discount=discount,
             every_depth=every_depth,
         )
-    value, next_value = result.value.split(transitions.length, dim=-1)
+    value, next_value = result.value[..., : transitions.length], result.value[..., transitions.length :]
     # With every_depth the layers stand between the batch axis and the held-out axis.
     layers = (slice(None), None) if every_depth else (slice(None),)
     reward, terminated, mask = transitions.reward[layers], transitions.terminated[layers], transitions.mask[layers]

@@ -98,7 +98,7 @@ class StructuredTransformers(nn.Module):
             step_fraction=self.step_fraction[batch.source][None],
             discount=discount,
         )
-        value, next_value = result.value[0].split(heldout.length, dim=-1)
+        value, next_value = result.value[0, :, : heldout.length], result.value[0, :, heldout.length :]
         loss = td_loss(heldout.reward, value, next_value, heldout.terminated, heldout.mask, discount)
         ratio = td_ratio(loss, heldout.reward, heldout.terminated, heldout.mask, discount)
         diverged = result.diverged[0]
