@@ -19,8 +19,12 @@ from torch import Tensor
 from icrl.config import KernelName
 from icrl.errors import InputError
 from icrl.kernels import from_similarity, has_temperature, similarity
-from icrl.stability import divergence_limit, probed_bound, td_weights
+from icrl.recursion import td_weights
+from icrl.stability import divergence_limit, probed_bound
 from icrl.types import Transitions
+
+CPU_WORKING_SET_BYTES = 8 * 2**20
+CUDA_WORKING_SET_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,56 @@ class Evaluation:
 
     value: Tensor
     diverged: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Grams:
+    """Everything that depends on states alone, for M = T · B problems (contexts times temperatures).
+
+    Attributes:
+        operator: ``[M, N, N]``; the TD operator A; rows of masked transitions are 0.
+        state_gram: ``[M, 2 N, N]``; κ between states, then successors, and keys; rows that are no state are 0.
+        query_gram: ``[M, Q, N]``; κ between queries and keys.
+        reward: ``[M, N]``; r, 0 where masked.
+        radius: ``[M]``; the context's largest √κ(x, x) for kernels of an RKHS, 1 for the others.
+    """
+
+    operator: Tensor
+    state_gram: Tensor
+    query_gram: Tensor
+    reward: Tensor
+    radius: Tensor
+
+
+def compute_grams(
+    context: Transitions, query_BQD: Tensor, *, kernel: KernelName, temperature_TB: Tensor, discount: float
+) -> Grams:
+    """Kernel matrices of all temperatures from one matrix of inner products or distances.
+
+    The exp kernel is divided by its largest value among the context's states, exp(max‖x‖² / δ), so that it cannot
+    overflow; the stability bound makes up for the factor.
+    """
+    length, num_temperatures = context.length, len(temperature_TB)
+    present_BN, live_BN = context.mask, context.mask & ~context.terminated
+    state_BND = context.observation.where(present_BN.unsqueeze(-1), 0)
+    successor_BND = context.next_observation.where(live_BN.unsqueeze(-1), 0)
+    rows_BRD = torch.cat([state_BND, successor_BND, query_BQD.to(state_BND.dtype)], dim=1)
+    square_B = rows_BRD[:, : 2 * length].square().sum(-1).amax(-1)
+
+    similarity_BRN = similarity(kernel, rows_BRD, state_BND)
+    gram_TBRN = from_similarity(kernel, similarity_BRN, temperature_TB, context.mask, square_B)
+    gram_MRN = gram_TBRN.flatten(0, 1)
+    is_state = torch.cat([present_BN, live_BN], dim=1).unsqueeze(-1)
+    state_gram = gram_TBRN[:, :, : 2 * length].where(is_state, 0).flatten(0, 1)
+    reward_BN = context.reward.to(state_BND.dtype).where(present_BN, 0)
+    radius_B = square_B.sqrt() if kernel == "linear" else torch.ones_like(square_B)
+    return Grams(
+        operator=torch.sub(state_gram[:, :length], state_gram[:, length:], alpha=discount),
+        state_gram=state_gram,
+        query_gram=gram_MRN[:, 2 * length :],
+        reward=reward_BN.expand(num_temperatures, -1, -1).flatten(0, 1),
+        radius=radius_B.expand(num_temperatures, -1).flatten(),
+    )
 
 
 def check_inputs(
@@ -100,37 +154,56 @@ def evaluate(
         InputError: see `check_inputs`.
     """
     check_inputs(context, query_BQD, kernel=kernel, temperature=temperature, discount=discount)
-    batch_size, length, num_queries = context.batch_size, context.length, query_BQD.shape[1]
-    num_temperatures, depth = torch.broadcast_shapes(temperature.shape, (1, batch_size))[0], step_fraction.shape[-1]
-    temperature_TB = temperature.expand(num_temperatures, batch_size)
-    step_fraction_TBL = step_fraction.expand(num_temperatures, batch_size, depth)
+    num_temperatures = temperature.shape[0] if temperature.ndim == 2 else 1
+    temperature_TB = temperature.expand(num_temperatures, context.batch_size)
+    step_fraction_TBL = step_fraction.expand(num_temperatures, context.batch_size, -1)
+    size = _contexts_at_once(context, query_BQD.shape[1], num_temperatures)
+    parts = [
+        _evaluate_part(
+            context[part],
+            query_BQD[part],
+            kernel=kernel,
+            temperature_TB=temperature_TB[:, part],
+            step_fraction_TBL=step_fraction_TBL[:, part],
+            discount=discount,
+        )
+        for part in (slice(start, start + size) for start in range(0, context.batch_size, size))
+    ]
+    value_TBLQ = torch.cat([part.value for part in parts], dim=1)
+    diverged = torch.cat([part.diverged for part in parts], dim=1)
+    return Evaluation(value=value_TBLQ if every_depth else value_TBLQ[:, :, -1], diverged=diverged)
 
-    mask_BN1 = context.mask.unsqueeze(-1)
-    state_BND = context.observation.where(mask_BN1, 0)
-    successor_BND = context.next_observation.where(mask_BN1 & ~context.terminated.unsqueeze(-1), 0)
-    reward_BN = context.reward.to(state_BND.dtype).where(context.mask, 0)
 
-    rows_BRD = torch.cat([state_BND, successor_BND, query_BQD.to(state_BND.dtype)], dim=1)
-    similarity_BRN = similarity(kernel, rows_BRD, state_BND)
-    offset_B = similarity_BRN[:, : 2 * length].amax(dim=(-2, -1))
-    gram_TBRN = from_similarity(kernel, similarity_BRN, temperature_TB, context.mask, offset_B)
+def _contexts_at_once(context: Transitions, num_queries: int, num_temperatures: int) -> int:
+    """How many contexts to work on at a time, so that their kernel matrices stay in the device's fast memory."""
+    numbers = num_temperatures * context.length * (4 * context.length + num_queries)
+    budget = CUDA_WORKING_SET_BYTES if context.reward.is_cuda else CPU_WORKING_SET_BYTES
+    return max(1, budget // (numbers * context.observation.element_size()))
 
-    state_gram, query_gram = gram_TBRN.flatten(0, 1).split([2 * length, num_queries], dim=1)
-    live_TBN = (context.mask & ~context.terminated).to(state_BND.dtype).expand(num_temperatures, -1, -1)
-    present_TBN = context.mask.to(state_BND.dtype).expand(num_temperatures, -1, -1)
-    operator = (
-        present_TBN.flatten(0, 1).unsqueeze(-1) * state_gram[:, :length]
-        - discount * live_TBN.flatten(0, 1).unsqueeze(-1) * state_gram[:, length:]
+
+def _evaluate_part(
+    context: Transitions,
+    query_BQD: Tensor,
+    *,
+    kernel: KernelName,
+    temperature_TB: Tensor,
+    step_fraction_TBL: Tensor,
+    discount: float,
+) -> Evaluation:
+    """`evaluate` for a few contexts, values after every layer."""
+    grams = compute_grams(context, query_BQD, kernel=kernel, temperature_TB=temperature_TB, discount=discount)
+    limit_M = divergence_limit(grams.reward, discount)
+    bound_M = probed_bound(
+        kernel,
+        grams.operator,
+        grams.state_gram,
+        grams.reward,
+        radius=grams.radius,
+        limit=limit_M,
+        depth=step_fraction_TBL.shape[-1],
     )
-    reward = reward_BN.expand(num_temperatures, -1, -1).flatten(0, 1)
-    limit = divergence_limit(reward, discount)
-    # Masked and terminal rows are no states of the context: their gram rows do not belong to the probe.
-    probe_gram = state_gram * torch.cat([present_TBN, live_TBN], dim=-1).flatten(0, 1).unsqueeze(-1)
-    bound = probed_bound(operator, probe_gram, reward, limit, depth)
-    weight = td_weights(operator, reward, step_fraction_TBL.flatten(0, 1) * bound.unsqueeze(-1))
-
-    value = weight @ query_gram.mT
-    diverged = ~(value.detach().abs().amax(dim=(-2, -1)) <= limit)
-    shape = (num_temperatures, batch_size)
-    value_TBLQ = value.unflatten(0, shape)
-    return Evaluation(value=value_TBLQ if every_depth else value_TBLQ[:, :, -1], diverged=diverged.unflatten(0, shape))
+    step_size_ML = step_fraction_TBL.flatten(0, 1) * bound_M.unsqueeze(-1)
+    value_MLQ = td_weights(grams.operator, grams.reward, step_size_ML) @ grams.query_gram.mT
+    diverged_M = ~(value_MLQ.detach().abs().amax(dim=(-2, -1)) <= limit_M)
+    shape = temperature_TB.shape
+    return Evaluation(value=value_MLQ.reshape(*shape, *value_MLQ.shape[1:]), diverged=diverged_M.reshape(shape))

@@ -60,10 +60,7 @@ def from_similarity(
     mask_B1N = None if mask_BN is None else mask_BN[..., None, :]
     if kernel == "softmax":
         score = similarity_BQN / delta
-        if mask_B1N is not None:
-            score = score.masked_fill(~mask_B1N, -torch.inf)
-        # A context without any key would give 0 / 0; its gram is 0 like that of any other kernel.
-        return torch.softmax(score, dim=-1).nan_to_num(nan=0.0) if mask_B1N is not None else torch.softmax(score, -1)
+        return torch.softmax(score if mask_B1N is None else score.masked_fill(~mask_B1N, -torch.inf), dim=-1)
     if kernel == "rbf":
         value = torch.exp(similarity_BQN * (-0.5 / delta))
     elif kernel == "exp":
@@ -71,7 +68,7 @@ def from_similarity(
         value = torch.exp(shifted / delta)
     else:
         value = similarity_BQN if kernel == "linear" else similarity_BQN.clamp_min(0)
-        value = value.expand(torch.broadcast_shapes(value.shape, delta.shape))
+        value = value.expand(*delta.shape[:-3], *value.shape)
     return value if mask_B1N is None else value.masked_fill(~mask_B1N, 0)
 
 
