@@ -31,7 +31,8 @@ def transfer_matrix(cells: pd.DataFrame, rng: np.random.Generator, *, num_resamp
     Returns:
         One row a kernel, tier, source and target: `gap`, `gap_low`, `gap_high` (95 % paired bootstrap interval over
         tasks), `td_loss` and `own_td_loss` (the two means, over the contexts that diverged under neither weights),
-        `num_tasks`, `num_contexts` and `divergence_rate` (share of contexts that diverged under the source's weights).
+        `num_tasks`, `num_contexts`, `num_diverged` (contexts that diverged under the source's weights) and
+        `divergence_rate` (their share).
 
     Raises:
         InputError: a target's own weights were not evaluated on it.
@@ -173,6 +174,7 @@ def _matrix_column(
             "own_td_loss": own_loss.mean(axis=1).to_numpy(),
             "num_tasks": loss.shape[1],
             "num_contexts": contexts["num_contexts"].to_numpy(),
+            "num_diverged": contexts["num_diverged"].to_numpy(),
             "divergence_rate": (contexts["num_diverged"] / contexts["num_contexts"]).to_numpy(),
         }
     )
