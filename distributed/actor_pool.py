@@ -106,6 +106,7 @@ class ActorPool(Generic[Job]):
             result = ray.get(answer)
         except RayTaskError as error:
             if isinstance(error.cause, InputError):
+                ray.kill(errand.actor)
                 raise error.cause from None
             self._retry(errand, error)
             return
