@@ -186,13 +186,22 @@ def execute(name: str, command: StageCommand) -> None:
     config, folder = command.experiment(), command.folder()
     for domain in config.domains:
         get_domain(domain)
-    if name != "run":
-        run_stages((name,), config, folder)
-        return
-    from distributed.session import ray_session
+    run_stages(STAGE_NAMES if name == "run" else (name,), config, folder)
+    if name in ("report", "run"):
+        _print_result(config, folder)
 
-    with ray_session():
-        run_stages(STAGE_NAMES, config, folder)
+
+def _print_result(config: ExperimentConfig, folder: Folder) -> None:
+    from rich.console import Console
+
+    from distributed.report import PAGE, PICTURE, TABLES, summary_table
+
+    console = Console()
+    console.print(summary_table(folder, config))
+    console.print(f"Report       {folder / PAGE}", highlight=False, soft_wrap=True)
+    console.print(f"Picture      {folder / PICTURE}", highlight=False, soft_wrap=True)
+    console.print(f"Tables       {folder / TABLES} (Parquet and CSV)", highlight=False, soft_wrap=True)
+    console.print(f"TensorBoard  tensorboard --logdir {folder / 'tensorboard'}", highlight=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

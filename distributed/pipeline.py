@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 from distributed import stages
+from distributed.session import ray_session
 from distributed.stages import Summary
 from icrl.config import ExperimentConfig, decisive_settings
 from icrl.errors import InputError
@@ -31,12 +33,14 @@ class Stage:
         settings: top-level settings that decide its result, besides those of the stages before it.
         run: does the work; gets the configuration, the run folder and the name of a working folder.
         always: run even when finished, since it checks or repairs what lies there.
+        on_ray: whether it needs a Ray cluster.
     """
 
     name: str
     settings: tuple[str, ...]
     run: Callable[[ExperimentConfig, Folder, str], Summary]
     always: bool = False
+    on_ray: bool = True
 
 
 STAGES = (
@@ -45,7 +49,7 @@ STAGES = (
     Stage("tune", ("source_tier", "discount", "contexts", "model", "tune"), stages.run_tune),
     Stage("train", ("train",), stages.run_train),
     Stage("transfer", (), stages.run_transfer),
-    Stage("report", ("transfer",), stages.run_report, always=True),
+    Stage("report", ("transfer",), stages.run_report, always=True, on_ray=False),
 )
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
 
@@ -61,11 +65,19 @@ def run_stages(names: tuple[str, ...], config: ExperimentConfig, run: Folder) ->
     Raises:
         InputError: a stage before them is not finished, or the folder holds results of other settings.
     """
-    for position, stage in enumerate(STAGES):
-        if stage.name in names:
-            _check_same_experiment(config, run)
-            _check_ready(STAGES[:position], stage, run)
-            _run_one(stage, config, run)
+    chosen = [stage for stage in STAGES if stage.name in names]
+    _check_same_experiment(config, run)
+    _check_ready(chosen[0], run)
+    with ExitStack() as stack:
+        for stage in chosen:
+            record = stage_record(run, stage.name)
+            if record is not None and not stage.always:
+                print(f"[{stage.name}] finished before, kept", flush=True)
+                continue
+            if stage.on_ray:
+                # Joins the cluster once; entering again changes nothing.
+                stack.enter_context(ray_session())
+            _run_one(stage, config, run, record)
 
 
 def stage_record(run: Folder, name: str) -> dict[str, Any] | None:
@@ -74,11 +86,7 @@ def stage_record(run: Folder, name: str) -> dict[str, Any] | None:
     return record
 
 
-def _run_one(stage: Stage, config: ExperimentConfig, run: Folder) -> None:
-    record = stage_record(run, stage.name)
-    if record is not None and not stage.always:
-        print(f"[{stage.name}] finished before, kept", flush=True)
-        return
+def _run_one(stage: Stage, config: ExperimentConfig, run: Folder, record: dict[str, Any] | None) -> None:
     _write_provenance(config, run)
     settings = _stage_settings(stage, config)
     work = f"work-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]}"
@@ -111,8 +119,8 @@ def _stage_settings(stage: Stage, config: ExperimentConfig) -> dict[str, Any]:
     return decisive_settings(config, names)
 
 
-def _check_ready(earlier: tuple[Stage, ...], stage: Stage, run: Folder) -> None:
-    for needed in earlier:
+def _check_ready(stage: Stage, run: Folder) -> None:
+    for needed in STAGES[: STAGES.index(stage)]:
         if stage_record(run, needed.name) is None:
             raise InputError(
                 f"run folder {run} has no finished {needed.name!r} stage, which {stage.name!r} builds on; "

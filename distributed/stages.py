@@ -20,7 +20,6 @@ from distributed.collect import collect
 from distributed.evaluate import evaluate_transfer
 from distributed.fit import fit_models, training_table
 from distributed.report import write_report
-from distributed.session import ray_session
 from distributed.tune import search_temperatures
 from icrl.config import ExperimentConfig
 from icrl.errors import InputError
@@ -34,15 +33,13 @@ Summary = dict[str, Any]
 
 def run_collect(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Collect the dataset; finished shards that are whole are kept."""
-    with ray_session():
-        summary = collect(config, run / "dataset")
+    summary = collect(config, run / "dataset")
     return {"shards": len(summary.shards), "transitions": sum(shard.transitions for shard in summary.shards)}
 
 
 def run_tune(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Search temperatures; writes `tune/profiles.parquet`."""
-    with ray_session():
-        profiles = search_temperatures(config, run / "dataset", run / "tune" / work)
+    profiles = search_temperatures(config, run / "dataset", run / "tune" / work)
     write_frame(run, "tune/profiles.parquet", profiles)
     tensorboard.log_profiles(run, profiles)
     return {"rows": len(profiles), "diverged": int(profiles.diverged.sum())}
@@ -51,8 +48,7 @@ def run_tune(config: ExperimentConfig, run: Folder, work: str) -> Summary:
 def run_train(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Fit all models; writes `train/weights.safetensors`, `train/weights.parquet` and `train/metrics.parquet`."""
     start = best_temperatures(config, run.read_table("tune/profiles.parquet").to_pandas())
-    with ray_session():
-        state = fit_models(config, run, run / "train" / work, start)
+    state = fit_models(config, run, run / "train" / work, start)
     weights = FittedWeights(config.model.kernels, config.domains, state.best_temperature, state.best_step_fraction)
     weights.save(run, "train/weights.safetensors")
     write_frame(run, "train/weights.parquet", weights.table())
@@ -64,8 +60,7 @@ def run_train(config: ExperimentConfig, run: Folder, work: str) -> Summary:
 def run_transfer(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Apply all weights to all held-out tasks; writes `transfer/cells.parquet` and `transfer/depth.parquet`."""
     weights = FittedWeights.load(run, "train/weights.safetensors")
-    with ray_session():
-        cells, depths = evaluate_transfer(config, run / "dataset", weights, run / "transfer" / work)
+    cells, depths = evaluate_transfer(config, run / "dataset", weights, run / "transfer" / work)
     write_frame(run, "transfer/cells.parquet", cells)
     write_frame(run, "transfer/depth.parquet", depths)
     return {"rows": len(cells), "diverged": int(cells.diverged.sum())}
