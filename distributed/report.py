@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from rich import box
 from rich.table import Table
 
 from distributed import tensorboard
@@ -99,10 +100,12 @@ def summary_table(folder: Folder, config: ExperimentConfig) -> Table:
         config: the experiment.
     """
     groups = folder.read_table(f"{TABLES}/group_gaps.parquet").to_pandas()
-    table = Table(title="Transfer by group of domains that one temperature serves")
-    for heading in ("kernel", "δ", "domains"):
-        table.add_column(heading)
-    for heading in ("TD ratio", "gap inside", "gap from outside", "diverged"):
+    title = "Groups that one temperature serves, and mean transfer gaps to them from inside and outside"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("kernel")
+    table.add_column("δ", justify="right")
+    table.add_column("domains", overflow="fold")
+    for heading in ("TD ratio", "inside", "outside", "diverged"):
         table.add_column(heading, justify="right")
     for row in groups.to_dict("records"):
         table.add_row(

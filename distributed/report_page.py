@@ -136,7 +136,7 @@ def _tables(
             {
                 "kernel": _text("kernel"),
                 "δ": _number("temperature", ".2g"),
-                "domains": lambda row: (", ".join(row["domains"]), len(row["domains"])),
+                "domains": lambda row: (", ".join(row["domains"]),) * 2,
                 "TD ratio": _number("td_ratio"),
                 "gap inside": _number("gap_inside", ".2f"),
                 "gap from outside": _number("gap_outside", ".2f"),
@@ -214,4 +214,4 @@ def _range(low: float, high: float) -> str:
 
 
 def _format(number: float, form: str) -> str:
-    return format(number, form) if np.isfinite(number) else "undefined"
+    return format(number, form) if np.isfinite(number) else "–"

@@ -118,13 +118,9 @@ def _describe_losses(own: pd.DataFrame, kernels: Sequence[str]) -> list[str]:
         f"{len(losses)} domains."
     ]
     if BASELINE in kernels:
-        for kernel in kernels:
-            if kernel != BASELINE:
-                ratio = (losses[BASELINE] / losses[kernel]).dropna()
-                sentences.append(
-                    f"The TD loss of the {BASELINE} kernel is {_span(ratio)} times that of {kernel} "
-                    f"(median {ratio.median():.2g})."
-                )
+        ratios = {kernel: (losses[BASELINE] / losses[kernel]).dropna() for kernel in kernels if kernel != BASELINE}
+        parts = [f"{ratio.min():.2g} to {ratio.max():.2g} times that of {kernel}" for kernel, ratio in ratios.items()]
+        sentences.append(f"The TD loss of the {BASELINE} kernel is {_listing(parts)}.")
     return sentences
 
 
@@ -167,10 +163,6 @@ def _geometric_mean(gaps: pd.Series) -> float:
 
 def _entry(entry: "pd.Series[Any]") -> str:
     return f"{entry['gap']:.2f} ({entry['source']} on {entry['target']})"
-
-
-def _span(numbers: pd.Series) -> str:
-    return f"{numbers.min():.2g} to {numbers.max():.2g}"
 
 
 def _listing(names: list[str]) -> str:

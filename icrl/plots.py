@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -58,7 +59,8 @@ def plot_transfer_matrix(
         tier: noise tier of the entries.
     """
     of_tier = matrix[matrix["tier"] == tier]
-    limit = _gap_limit(of_tier.loc[of_tier["kernel"].isin(kernels), "gap"])
+    # All kernels decide the range of colours, so that figures of single kernels compare.
+    limit = _gap_limit(of_tier["gap"])
     size = 1.0 * len(domains) if len(domains) <= MAX_NAMED else 0.19 * len(domains)
     figure = Figure(figsize=((size + 1.5) * len(kernels) + 1.2, size + 2.2))
     figure.suptitle(
@@ -110,12 +112,13 @@ def plot_profiles(
         curves.plot(best["best_temperature"], best["best_td_loss"], "o", color=colour, markeredgecolor="white")
         bars.plot([best["low"], best["high"]], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.45)
         bars.plot(best["best_temperature"], row, "o", color=colour, markeredgecolor="white")
-    for temperature in group["group_temperature"].dropna().unique():
+    for index, temperature in enumerate(sorted(group["group_temperature"].dropna().unique())):
         bars.axvline(temperature, color=INK, linestyle="--", linewidth=1)
         bars.annotate(
             f"δ {temperature:.2g}",
             (temperature, 1),
-            (3, -3),
+            # Neighbours stand at different heights, so that close temperatures stay legible.
+            (3, -2 - 13 * (index % 2)),
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
             va="top",
@@ -123,8 +126,8 @@ def plot_profiles(
         )
     curves.set(xscale="log", yscale="log", ylabel="TD loss", title=f"{kernel}: temperature profiles")
     curves.xaxis.set_major_formatter(FuncFormatter(_plain))
-    _label_loss_axis(curves)
-    bars.set(xlabel="temperature δ", ylim=(len(order) - 0.4, -1.4))
+    _label_log_axis(curves.yaxis)
+    bars.set(xlabel="temperature δ", ylim=(len(order) - 0.4, -1.9))
     bars.set_yticks(range(len(order)), [short_name(domain) for domain in order])
     return figure
 
@@ -148,7 +151,7 @@ def plot_depth(summary: pd.DataFrame, domains: Sequence[str], kernels: Sequence[
             failed = line[line["divergence_rate"] > 0]
             axes.plot(failed["depth"], failed["td_loss"], "x", color=colour, markersize=4)
         axes.set(yscale="log")
-        _label_loss_axis(axes)
+        _label_log_axis(axes.yaxis)
     _add_legend(figure, panels[0])
     return figure
 
@@ -170,7 +173,7 @@ def plot_training(training: pd.DataFrame, domains: Sequence[str], kernels: Seque
             axes.plot(fit["step"], fit["train_loss"], color=KERNEL_COLOURS[kernel], alpha=0.3, lw=0.8)
             axes.plot(validated["step"], validated["validation_loss"], ".-", color=KERNEL_COLOURS[kernel], label=kernel)
         axes.set(yscale="log")
-        _label_loss_axis(axes)
+        _label_log_axis(axes.yaxis)
     _add_legend(figure, panels[0])
     return figure
 
@@ -199,7 +202,9 @@ def plot_kernel_comparison(own: pd.DataFrame, domains: Sequence[str], kernels: S
             rows = np.arange(len(domains)) + 0.6 * ((index + 0.5) / len(kernels) - 0.5)
             axes.hlines(rows, low, high, color=KERNEL_COLOURS[kernel], linewidth=2.5, alpha=0.5)
             axes.plot(centre, rows, "o", color=KERNEL_COLOURS[kernel], markersize=5, label=kernel)
-        axes.set_xscale("linear" if metric == "value_error" else "log")
+        if metric != "value_error":
+            axes.set_xscale("log")
+            _label_log_axis(axes.xaxis)
         axes.set_title(title, fontsize=10)
         axes.grid(visible=False, axis="y")
         for row in range(0, len(domains), 2):
@@ -221,10 +226,10 @@ def _plain(number: float, _position: int) -> str:
     return f"{number:g}"
 
 
-def _label_loss_axis(axes: Axes) -> None:
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
-    axes.yaxis.set_minor_locator(NullLocator())
+def _label_log_axis(axis: Axis) -> None:
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(_plain))
+    axis.set_minor_locator(NullLocator())
 
 
 def _gap_limit(gaps: pd.Series) -> float:
@@ -286,9 +291,8 @@ def _outline_groups(axes: Axes, group: pd.DataFrame) -> None:
 
 def _draw_profile(axes: Axes, profile: pd.DataFrame, colour: str) -> None:
     ordered = profile.sort_values("temperature")
-    axes.fill_between(
-        ordered["temperature"], ordered["td_loss_low"], ordered["td_loss_high"], color=colour, alpha=0.15, lw=0
-    )
+    low, high = ordered["td_loss_low"], ordered["td_loss_high"]
+    axes.fill_between(ordered["temperature"], low, high, color=colour, alpha=0.15, lw=0)
     axes.plot(ordered["temperature"], ordered["td_loss"], color=colour)
     failed = ordered[ordered["divergence_rate"] > 0]
     axes.plot(failed["temperature"], failed["td_loss"], "x", color=colour)
