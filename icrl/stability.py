@@ -44,7 +44,7 @@ def divergence_limit(reward: Tensor, discount: float) -> Tensor:
     return DIVERGENCE_FACTOR * reward.abs().amax(dim=-1) / (1 - discount)
 
 
-def operator_norm(operator_MNN: Tensor, num_iterations: int = 10) -> Tensor:
+def operator_norm(operator_MNN: Tensor, num_iterations: int = 16) -> Tensor:
     """Spectral norms ``[M]`` of a batch of matrices, by power iteration on AᵀA.
 
     Never above the true norm, and equal to it once the iteration has converged. The singular vectors u, v are found
