@@ -180,12 +180,14 @@ def _without_prefix(message: str) -> str:
 def execute(name: str, command: StageCommand) -> None:
     """Run one command."""
     # Imported here: Ray and torch take seconds that a wrong argument need not wait for.
-    from distributed.pipeline import STAGE_NAMES, run_stages
     from icrl.domains import get_domain
 
     config, folder = command.experiment(), command.folder()
     for domain in config.domains:
         get_domain(domain)
+
+    from distributed.pipeline import STAGE_NAMES, run_stages
+
     run_stages(STAGE_NAMES if name == "run" else (name,), config, folder)
     if name in ("report", "run"):
         _print_result(config, folder)
