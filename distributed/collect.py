@@ -1,6 +1,5 @@
 """Collection: actors roll out tasks and write dataset shards; the driver sees manifest entries only."""
 
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -85,13 +84,19 @@ class CollectSummary:
 
 
 class Collector:
-    """Rolls out and writes one shard at a time; the environment is kept while the domain stays the same."""
+    """Rolls out and writes one shard at a time; the environment is kept while the domain stays the same.
 
-    def __init__(self, folder: Folder, config: ExperimentConfig) -> None:
+    Args:
+        folder: the dataset's folder.
+        config: the experiment.
+        first_domain: a domain to get ready for, so that a collector that answers has loaded its simulator.
+    """
+
+    def __init__(self, folder: Folder, config: ExperimentConfig, first_domain: Domain) -> None:
         self._folder = folder
         self._config = config
-        self._domain_name = ""
-        self._environment: Environment
+        self._domain_name = first_domain.name
+        self._environment = first_domain.make_environment()
 
     def ping(self) -> None:
         """Answer, as a sign of life."""
@@ -150,14 +155,16 @@ def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = 
     start = time.monotonic()
     jobs = shard_jobs(config)
     folder.sweep()
-    finished = _finished_shards(folder, jobs, config)
+    finished, damaged = _finished_shards(folder, jobs, config)
     missing = [job for job in jobs if job.path not in finished]
     kept = len(finished)
-    workers = min(num_workers or num_cluster_cpus(), max(1, len(missing)))
+    workers = min(num_cluster_cpus() if num_workers is None else num_workers, max(1, len(missing)))
     progress = Progress("collect", len(jobs), "shards", done=kept)
+    for path in damaged:
+        progress.say(f"shard {folder / path} is damaged and will be collected again")
     actor_class = ray.remote(num_cpus=1, num_gpus=0)(Collector)
     pool = ActorPool(
-        lambda: actor_class.remote(folder, config),
+        lambda: actor_class.remote(folder, config, missing[0].domain),
         missing,
         group_of=lambda job: job.domain.name,
         num_actors=workers,
@@ -213,22 +220,24 @@ def shard_jobs(config: ExperimentConfig) -> list[ShardJob]:
     ]
 
 
-def _finished_shards(folder: Folder, jobs: Sequence[ShardJob], config: ExperimentConfig) -> dict[str, Shard]:
-    """Entries of the jobs' shards that are in `folder`, whole and collected under the same settings."""
+def _finished_shards(
+    folder: Folder, jobs: Sequence[ShardJob], config: ExperimentConfig
+) -> tuple[dict[str, Shard], list[str]]:
+    """Entries of the jobs' shards that are whole and collected under the same settings, and paths of damaged ones."""
 
     def look(job: ShardJob) -> Shard | None:
-        if not folder.exists(job.path):
-            return None
         try:
             stored = read_shard(folder, job.path)
-        except DamagedShardError as error:
-            print(f"[collect] {error}: collecting it now", file=sys.stderr, flush=True)
+        except DamagedShardError:
             return None
         _require_same_settings(stored, job, config, f"{folder / job.path}")
         return stored.entry
 
+    present = [job for job in jobs if folder.exists(job.path)]
     with ThreadPoolExecutor() as readers:
-        return {shard.path: shard for shard in readers.map(look, jobs) if shard is not None}
+        entries = dict(zip((job.path for job in present), readers.map(look, present), strict=True))
+    finished = {path: entry for path, entry in entries.items() if entry is not None}
+    return finished, [path for path in entries if path not in finished]
 
 
 def _require_same_settings(stored: StoredShard, job: ShardJob, config: ExperimentConfig, origin: str) -> None:

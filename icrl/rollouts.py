@@ -69,13 +69,14 @@ def _roll_out(
     terminated, truncated, success = (np.zeros(num_steps, np.bool_) for _ in range(3))
     observation[0] = first_observation
     for step in range(num_steps):
-        action[step] = np.clip(environment.behaviour(observation[step]) + noise_SA[step], -1.0, 1.0)
+        action[step] = (environment.behaviour(observation[step]) + noise_SA[step]).clip(-1.0, 1.0)
         observation[step + 1], reward[step], terminated[step], success[step] = environment.step(action[step])
-        if not (np.isfinite(reward[step]) and np.isfinite(observation[step + 1]).all()):
-            raise UnstableSimulationError(f"observation or reward is not finite after step {step}")
         if terminated[step]:
             break
     taken = step + 1
+    finite = np.isfinite(reward[:taken]) & np.isfinite(observation[1 : taken + 1]).all(axis=1)
+    if not finite.all():
+        raise UnstableSimulationError(f"observation or reward is not finite after step {int(finite.argmin())}")
     truncated[step] = not terminated[step]
     return (
         observation[: taken + 1],

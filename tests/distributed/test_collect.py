@@ -171,8 +171,9 @@ def test_worker_killed_in_the_middle_costs_nothing_but_time(
 
 def collect_here(config: ExperimentConfig, folder: Folder) -> None:
     """Every shard, collected by one collector in this process."""
-    collector = Collector(folder, config)
-    for job in shard_jobs(config):
+    jobs = shard_jobs(config)
+    collector = Collector(folder, config, jobs[0].domain)
+    for job in jobs:
         collector.run(job)
 
 
