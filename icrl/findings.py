@@ -119,7 +119,7 @@ def _describe_losses(own: pd.DataFrame, kernels: Sequence[str]) -> list[str]:
     ]
     if BASELINE in kernels:
         ratios = {kernel: (losses[BASELINE] / losses[kernel]).dropna() for kernel in kernels if kernel != BASELINE}
-        parts = [f"{ratio.min():.2g} to {ratio.max():.2g} times that of {kernel}" for kernel, ratio in ratios.items()]
+        parts = [f"{_span(ratio)} times that of {kernel}" for kernel, ratio in ratios.items()]
         sentences.append(f"The TD loss of the {BASELINE} kernel is {_listing(parts)}.")
     return sentences
 
@@ -159,6 +159,11 @@ def _pooled(table: pd.DataFrame, kernel: str) -> pd.DataFrame:
 def _geometric_mean(gaps: pd.Series) -> float:
     defined = gaps.dropna()
     return float(np.exp(np.log(defined).mean())) if len(defined) else float("nan")
+
+
+def _span(numbers: "pd.Series[float]") -> str:
+    low, high = f"{numbers.min():.2g}", f"{numbers.max():.2g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _entry(entry: "pd.Series[Any]") -> str:
