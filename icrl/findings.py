@@ -75,7 +75,7 @@ def group_table(summaries: Summaries, kernels: Sequence[str]) -> pd.DataFrame:
 
 
 def describe(summaries: Summaries, kernels: Sequence[str]) -> list[str]:
-    """The run's findings as sentences: groups, best kernel, gaps, divergence and the limits of the search.
+    """The run's findings as sentences: groups, best kernel, gaps, and what limits them.
 
     Args:
         summaries: the run's summary tables.
@@ -85,6 +85,7 @@ def describe(summaries: Summaries, kernels: Sequence[str]) -> list[str]:
     sentences = [_describe_groups(kernel, rows) for kernel, rows in table.groupby("kernel", sort=False)]
     sentences += _describe_losses(summaries.own, kernels)
     sentences += [_describe_gaps(kernel, _pooled(summaries.matrix, kernel)) for kernel in kernels]
+    sentences += [_describe_weak(kernel, _pooled(summaries.own, kernel)) for kernel in kernels]
     sentences.append(_describe_divergence(summaries))
     sentences += _describe_edges(summaries.intervals)
     return [sentence for sentence in sentences if sentence]
@@ -119,8 +120,8 @@ def _describe_losses(own: pd.DataFrame, kernels: Sequence[str]) -> list[str]:
     ]
     if BASELINE in kernels:
         ratios = {kernel: (losses[BASELINE] / losses[kernel]).dropna() for kernel in kernels if kernel != BASELINE}
-        parts = [f"{_span(ratio)} times that of {kernel}" for kernel, ratio in ratios.items()]
-        sentences.append(f"The TD loss of the {BASELINE} kernel is {_listing(parts)}.")
+        parts = [f"{_span(ratio)} times that of {kernel}" for kernel, ratio in ratios.items() if len(ratio)]
+        sentences += [f"The TD loss of the {BASELINE} kernel is {_listing(parts)}."] if parts else []
     return sentences
 
 
@@ -131,6 +132,16 @@ def _describe_gaps(kernel: str, matrix: pd.DataFrame) -> str:
     return (
         f"Transfer gaps with {kernel} have the median {foreign['gap'].median():.2f}; they range from "
         f"{_entry(foreign.iloc[0])} to {_entry(foreign.iloc[-1])}."
+    )
+
+
+def _describe_weak(kernel: str, own: pd.DataFrame) -> str:
+    weak = own.loc[own["td_ratio"] >= 1, "domain"]
+    if weak.empty:
+        return ""
+    return (
+        f"With {kernel} a constant value function does as well as the own weights of {_listing(list(weak))} (TD ratio "
+        "1 or more), so gaps to them and their temperatures say little."
     )
 
 

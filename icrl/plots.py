@@ -106,8 +106,10 @@ def plot_profiles(
     figure = Figure(figsize=(8.2, 3.8 + height))
     curves, bars = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, height])
     for row, domain in enumerate(order):
+        # Bands of many domains would hide one another.
+        with_band = len(order) <= MAX_NAMED
         colour = _domain_colour(domain, domains, group)
-        _draw_profile(curves, summary[(summary["kernel"] == kernel) & (summary["domain"] == domain)], colour)
+        _draw_profile(curves, summary[(summary["kernel"] == kernel) & (summary["domain"] == domain)], colour, with_band)
         best = interval.loc[domain]
         curves.plot(best["best_temperature"], best["best_td_loss"], "o", color=colour, markeredgecolor="white")
         bars.plot([best["low"], best["high"]], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.45)
@@ -151,7 +153,7 @@ def plot_depth(summary: pd.DataFrame, domains: Sequence[str], kernels: Sequence[
             failed = line[line["divergence_rate"] > 0]
             axes.plot(failed["depth"], failed["td_loss"], "x", color=colour, markersize=4)
         axes.set(yscale="log")
-        _label_log_axis(axes.yaxis)
+    _label_log_axis(panels[0].yaxis)
     _add_legend(figure, panels[0])
     return figure
 
@@ -173,7 +175,7 @@ def plot_training(training: pd.DataFrame, domains: Sequence[str], kernels: Seque
             axes.plot(fit["step"], fit["train_loss"], color=KERNEL_COLOURS[kernel], alpha=0.3, lw=0.8)
             axes.plot(validated["step"], validated["validation_loss"], ".-", color=KERNEL_COLOURS[kernel], label=kernel)
         axes.set(yscale="log")
-        _label_log_axis(axes.yaxis)
+    _label_log_axis(panels[0].yaxis)
     _add_legend(figure, panels[0])
     return figure
 
@@ -227,7 +229,9 @@ def _plain(number: float, _position: int) -> str:
 
 
 def _label_log_axis(axis: Axis) -> None:
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    """Plain numbers: 1, 2 and 5 of every decade, or powers of ten alone where there are many decades."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
     axis.set_major_formatter(FuncFormatter(_plain))
     axis.set_minor_locator(NullLocator())
 
@@ -289,10 +293,11 @@ def _outline_groups(axes: Axes, group: pd.DataFrame) -> None:
         start += size
 
 
-def _draw_profile(axes: Axes, profile: pd.DataFrame, colour: str) -> None:
+def _draw_profile(axes: Axes, profile: pd.DataFrame, colour: str, with_band: bool) -> None:
     ordered = profile.sort_values("temperature")
     low, high = ordered["td_loss_low"], ordered["td_loss_high"]
-    axes.fill_between(ordered["temperature"], low, high, color=colour, alpha=0.15, lw=0)
+    if with_band:
+        axes.fill_between(ordered["temperature"], low, high, color=colour, alpha=0.15, lw=0)
     axes.plot(ordered["temperature"], ordered["td_loss"], color=colour)
     failed = ordered[ordered["divergence_rate"] > 0]
     axes.plot(failed["temperature"], failed["td_loss"], "x", color=colour)

@@ -67,6 +67,16 @@ def test_findings_count_divergence_and_name_a_search_that_ends_too_early() -> No
     assert "The δ-interval of c with rbf reaches an end of the searched range, so it may be wider than shown." in found
 
 
+def test_weights_no_better_than_a_constant_are_named() -> None:
+    tables = summaries()
+    own = tables.own.assign(td_ratio=tables.own["td_ratio"].where(tables.own["domain"] != "b", 1.25))
+    found = describe(Summaries(**{**vars(tables), "own": own}), ("rbf",))
+    assert (
+        "With rbf a constant value function does as well as the own weights of b (TD ratio 1 or more), so gaps to "
+        "them and their temperatures say little." in found
+    )
+
+
 def test_one_group_is_said_to_share_its_temperature() -> None:
     tables = summaries()
     shared = tables.groups.assign(group=1, group_temperature=0.5)
