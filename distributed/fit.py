@@ -32,7 +32,7 @@ class FitState:
     """Everything but the models and the optimiser that a fit carries from one step to the next.
 
     Attributes:
-        train_loss: ``[P, K, S]``, mean td_ratio of each step's contexts; NaN from the first unfinished step on.
+        train_loss: ``[P, K, S]``, mean TD loss of each step's contexts; NaN from the first unfinished step on.
         validation_loss: the same on the validation contexts; NaN also where a step was not validated.
         temperature: ``[P, K, S]``, δ after each step.
         best_loss: ``[K, S]``, lowest validation loss so far.
@@ -108,17 +108,17 @@ def train_worker(settings: dict[str, Any]) -> None:
         batch = source.training(step).to(device)
         outcome: Outcome = model(batch)
         # DDP averages gradients over the workers; the factor makes that average the sum over all contexts.
-        loss = outcome.ratio.sum() * context.get_world_size() / config.train.contexts_per_step
+        loss = outcome.loss.sum() * context.get_world_size() / config.train.contexts_per_step
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-        total, usable, diverged = _over_workers(outcome.sums(batch.source, num_sources))
-        state.train_loss[step] = total / usable
+        total, kept, diverged = _over_workers(outcome.sums(batch.source, num_sources))
+        state.train_loss[step] = total / kept
         state.temperature[step] = bank.weights()[0].cpu()
         state.diverged += diverged
         if progress:
-            progress.advance(f"mean TD loss ratio {float(state.train_loss[step].nanmean()):.3f}")
+            progress.advance(f"mean TD loss {float(state.train_loss[step].nanmean()):.3g}")
         last = step + 1 == config.train.num_steps
         if last or (step + 1) % config.train.validate_every == 0:
             state.validation_loss[step] = _validate(source, bank, num_sources, device)
@@ -131,14 +131,14 @@ def train_worker(settings: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def _validate(source: BatchSource, bank: ModelBank, num_sources: int, device: torch.device) -> torch.Tensor:
-    """Mean td_ratio of every model over all validation contexts, ``[K, S]``; infinite where any of them diverged."""
+    """Mean TD loss of every model over all validation contexts, ``[K, S]``; infinite where any of them diverged."""
     sums = torch.zeros(3, *bank.weights()[0].shape, device=device)
     for batch in source.validation():
         on_device = batch.to(device)
         outcome: Outcome = bank(on_device)
         sums += outcome.sums(on_device.source, num_sources)
-    total, usable, diverged = _over_workers(sums)
-    return torch.where(diverged > 0, torch.inf, total / usable)
+    total, kept, diverged = _over_workers(sums)
+    return torch.where(diverged > 0, torch.inf, total / kept)
 
 
 def _over_workers(sums: torch.Tensor) -> torch.Tensor:

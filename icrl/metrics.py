@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 FloatArray = NDArray[np.float64]
 
@@ -166,6 +165,9 @@ def ratio_interval(
     if numerator.shape[-1] < 2:
         undefined = np.full_like(estimate, np.nan)
         return Interval(estimate, undefined, undefined)
+    # Imported here: it takes longer to load than most workers, which never resample, take for their work.
+    from scipy import stats
+
     with warnings.catch_warnings():
         # Bounds that are NaN say the same.
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)

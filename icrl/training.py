@@ -14,7 +14,7 @@ from torch import nn
 
 from icrl.config import KERNELS_WITHOUT_TEMPERATURE, ExperimentConfig, KernelName
 from icrl.engine import evaluate
-from icrl.metrics import td_loss, td_ratio
+from icrl.metrics import td_loss
 from icrl.types import Transitions
 
 MAX_STEP_FRACTION = 2.0
@@ -78,15 +78,15 @@ class StructuredTransformers(nn.Module):
         return MAX_STEP_FRACTION * self.step_logit.sigmoid()
 
     def forward(self, batch: TrainingBatch, discount: float) -> "Outcome":
-        """TD loss relative to the best constant, of each context under its own source's model."""
+        """TD loss of each context under its own source's model."""
         outcome = self._outcome(batch, discount)
-        if outcome.usable.all():
+        if not outcome.diverged.any():
             return outcome
-        # A gradient of 0 times an infinite derivative is NaN, so unusable contexts must not take part at all.
-        kept = outcome.usable
+        # A gradient of 0 times an infinite derivative is NaN, so diverged contexts must not take part at all.
+        kept = ~outcome.diverged
         rest = TrainingBatch(batch.context[kept], batch.heldout[kept], batch.source[kept])
-        ratio = torch.zeros_like(outcome.ratio).masked_scatter(kept, self._outcome(rest, discount).ratio)
-        return Outcome(ratio, kept, outcome.diverged)
+        loss = torch.zeros_like(outcome.loss).masked_scatter(kept, self._outcome(rest, discount).loss)
+        return Outcome(loss, outcome.diverged)
 
     def _outcome(self, batch: TrainingBatch, discount: float) -> "Outcome":
         heldout = batch.heldout
@@ -100,27 +100,25 @@ class StructuredTransformers(nn.Module):
         )
         value, next_value = result.value[0, :, : heldout.length], result.value[0, :, heldout.length :]
         loss = td_loss(heldout.reward, value, next_value, heldout.terminated, heldout.mask, discount)
-        ratio = td_ratio(loss, heldout.reward, heldout.terminated, heldout.mask, discount)
-        diverged = result.diverged[0]
-        return Outcome(ratio, ratio.isfinite() & ~diverged, diverged)
+        return Outcome(loss, result.diverged[0])
 
 
 class Outcome(NamedTuple):
     """What a forward pass says of each context.
 
     Attributes:
-        ratio: ``[..., B]`` td_ratio, differentiable in δ and α; 0 with a gradient of 0 where unusable.
-        usable: ``[..., B]`` bool; false where the context diverged or its reward has no variance, and so no ratio.
-        diverged: ``[..., B]`` bool.
+        loss: ``[..., B]`` TD loss on the held-out transitions, differentiable in δ and α. The gradient is that of the
+            whole squared error, which is the reported metric, not TD's semi-gradient. 0 where diverged.
+        diverged: ``[..., B]`` bool; count these contexts, do not average them.
     """
 
-    ratio: torch.Tensor
-    usable: torch.Tensor
+    loss: torch.Tensor
     diverged: torch.Tensor
 
     def sums(self, source_B: torch.Tensor, num_sources: int) -> torch.Tensor:
-        """Sum of the usable ratios, number of usable and number of diverged contexts, by source: ``[3, ..., S]``."""
-        parts = torch.stack([self.ratio.detach(), self.usable.to(self.ratio), self.diverged.to(self.ratio)])
+        """Sum of the losses, contexts behind it, and diverged contexts, by source: ``[3, ..., S]``."""
+        diverged = self.diverged.to(self.loss)
+        parts = torch.stack([self.loss.detach(), 1 - diverged, diverged])
         return parts.new_zeros(*parts.shape[:-1], num_sources).index_add(-1, source_B, parts)
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from icrl.config import ExperimentConfig
+from icrl.engine import Evaluation, evaluate
 from icrl.training import MAX_STEP_FRACTION, ModelBank, StructuredTransformers, TrainingBatch
 from icrl.types import Transitions
 
@@ -47,13 +48,13 @@ def test_no_optimiser_step_leaves_the_stable_range() -> None:
 def test_gradient_against_finite_differences(parameter: str) -> None:
     model, batch = models(), random_batch(3, [0, 1, 1])
     target = getattr(model, parameter)
-    model(batch, 0.9).ratio.sum().backward()
+    model(batch, 0.9).loss.sum().backward()
     index = (1,) * target.ndim
     loss = []
     for shift in (1e-6, -1e-6):
         with torch.no_grad():
             target[index] += shift
-            loss.append(float(model(batch, 0.9).ratio.sum()))
+            loss.append(float(model(batch, 0.9).loss.sum()))
             target[index] -= shift
     # The stability bound's own gradient is that of a norm found by a few power iterations.
     np.testing.assert_allclose(float(target.grad[index]), (loss[0] - loss[1]) / 2e-6, rtol=1e-3)
@@ -61,32 +62,38 @@ def test_gradient_against_finite_differences(parameter: str) -> None:
 
 def test_a_source_learns_from_its_own_contexts_only() -> None:
     model = models()
-    model(random_batch(3, [1, 1, 1]), 0.9).ratio.sum().backward()
+    model(random_batch(3, [1, 1, 1]), 0.9).loss.sum().backward()
     assert (model.log_temperature.grad[0] == 0) & (model.step_logit.grad[0] == 0).all()
     assert model.log_temperature.grad[1] != 0
 
 
-def test_a_context_without_a_ratio_is_left_out_and_counted() -> None:
-    batch = random_batch(3, [0, 0, 1])
-    batch.heldout.reward[1] = 0.25
-    batch.heldout.terminated[1] = False
-    model = models()
+def test_a_diverged_context_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, model = random_batch(3, [0, 0, 1]), models()
+
+    def second_context_overflows(context: Transitions, *arguments: object, **options: object) -> Evaluation:
+        result = evaluate(context, *arguments, **options)
+        if context.batch_size < 3:
+            return result
+        overflow = torch.tensor([[False, True, False]])
+        return Evaluation(torch.where(overflow[..., None], result.value * torch.inf, result.value), overflow)
+
+    expected = model(batch, 0.9).loss
+    monkeypatch.setattr("icrl.training.evaluate", second_context_overflows)
     outcome = model(batch, 0.9)
-    assert outcome.usable.tolist() == [True, False, True]
-    assert outcome.ratio[1] == 0
-    assert not outcome.diverged.any()
-    outcome.ratio.sum().backward()
+    assert outcome.diverged.tolist() == [False, True, False]
+    torch.testing.assert_close(outcome.loss, expected * torch.tensor([1.0, 0.0, 1.0]).double())
+    outcome.loss.sum().backward()
     assert model.log_temperature.grad.isfinite().all()
 
-    total, usable, diverged = outcome.sums(batch.source, 2)
-    torch.testing.assert_close(total, torch.stack([outcome.ratio[0], outcome.ratio[2]]).detach())
-    assert usable.tolist() == [1, 1]
-    assert diverged.tolist() == [0, 0]
+    total, kept, diverged = outcome.sums(batch.source, 2)
+    torch.testing.assert_close(total, expected[[0, 2]].detach())
+    assert kept.tolist() == [1, 1]
+    assert diverged.tolist() == [1, 0]
 
 
 def test_a_bank_runs_every_kernel_and_gives_ddp_no_idle_parameter(tiny_config: ExperimentConfig) -> None:
     bank = ModelBank(tiny_config, torch.full((2, 2), 0.5).double())
-    bank(random_batch(4, [0, 1, 0, 1])).ratio.sum().backward()
+    bank(random_batch(4, [0, 1, 0, 1])).loss.sum().backward()
     assert all(parameter.grad is not None for parameter in bank.parameters())
     temperature, step_fraction = bank.weights()
     assert temperature[1].isnan().all()
