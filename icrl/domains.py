@@ -100,7 +100,7 @@ def get_domain(name: str) -> Domain:
     if name in _registered:
         return _registered[name]
     if name in _metaworld_names():
-        return Domain(name, partial(MetaWorldEnvironment, name))
+        return Domain(name, partial(_make_metaworld_environment, name))
     nearest = difflib.get_close_matches(name, domain_names(), n=3)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "use a MetaWorld v3 name such as pick-place-v3"
     raise InputError(f"unknown domain {name!r}; {hint}")
@@ -134,6 +134,12 @@ def _metaworld_names() -> list[str]:
     return list(ALL_V3_ENVIRONMENTS)
 
 
+def _make_metaworld_environment(name: str) -> Environment:
+    from icrl.metaworld_fast.guard import make_environment
+
+    return make_environment(name)
+
+
 class MetaWorldEnvironment:
     """One MetaWorld v3 environment, goal visible, stepped by MetaWorld itself, with its scripted expert.
 
@@ -161,6 +167,11 @@ class MetaWorldEnvironment:
 
     def reset_task(self, variation_seed: int) -> Observation:
         """See `Environment.reset_task`."""
+        self._draw_variation(variation_seed)
+        return self.reset()
+
+    def _draw_variation(self, variation_seed: int) -> None:
+        """Draw the variation and hold it fixed for the resets that follow."""
         environment = self._environment
         # MetaWorld ignores reset(seed=...): the variation is drawn inside a reset, from the generator seeded here.
         environment.seeded_rand_vec = True
@@ -168,7 +179,6 @@ class MetaWorldEnvironment:
         environment.seed(variation_seed)
         environment.reset()
         environment._freeze_rand_vec = True
-        return self.reset()
 
     def reset(self) -> Observation:
         """See `Environment.reset`."""
