@@ -14,9 +14,8 @@ import yaml
 from matplotlib.figure import Figure
 
 from icrl import plots
-from icrl.config import ExperimentConfig
+from icrl.config import ALL_TIERS, ExperimentConfig
 from icrl.findings import Summaries, describe, group_table
-from icrl.tables import ALL_TIERS
 
 PICTURE_DPI = 110
 

@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
+from icrl.config import ALL_TIERS
 from icrl.storage import Folder
-from icrl.tables import ALL_TIERS
 
 ROOT = "tensorboard"
 

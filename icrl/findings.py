@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from icrl.tables import ALL_TIERS
+from icrl.config import ALL_TIERS
 
 BASELINE = "linear"
 MAX_LISTED = 12

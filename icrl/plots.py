@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from icrl.tables import ALL_TIERS
+from icrl.config import ALL_TIERS
 
 KERNEL_COLOURS = {"softmax": "#0072B2", "rbf": "#D55E00", "linear": "#666666", "exp": "#CC79A7", "relu": "#009E73"}
 DOMAIN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#882255")

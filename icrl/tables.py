@@ -12,9 +12,6 @@ from icrl.errors import InputError
 METRICS = ("td_loss", "td_ratio", "value_error")
 """Metric columns, as defined in `icrl.metrics`."""
 
-ALL_TIERS = "all"
-"""Entry of the column `tier` in a summary that pools the tasks of every noise tier."""
-
 PROFILES: Mapping[str, str] = {
     "kernel": "name of the kernel",
     "domain": "name of the domain",

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from icrl.config import ALL_TIERS
 from icrl.errors import InputError
 from icrl.metrics import mean_interval, ratio_interval
-from icrl.tables import ALL_TIERS, CELLS, DEPTHS, METRICS, require_columns
+from icrl.tables import CELLS, DEPTHS, METRICS, require_columns
 
 CONTEXT_KEY = ["kernel", "target", "tier", "task_seed", "context"]
 

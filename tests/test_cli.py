@@ -46,6 +46,7 @@ BAD = {
     "unknown kernel": (["run", "--model.kernels", "cosine"], "'linear', 'relu', 'exp', 'softmax' or 'rbf'"),
     "kernel twice": (["run", "--model.kernels", "rbf", "--model.kernels", "rbf"], "none twice"),
     "unknown tier": (["run", "--source-tier", "huge"], "source_tier: 'huge' is not a noise tier"),
+    "reserved tier": (["run", "--collect.noise-tiers", "all=1.0"], "cannot be named 'all'"),
     "too few steps": (["run", "--collect.steps-per-episode", "50"], "160 transitions, but a task has 50"),
     "unusable run folder": (["run", "--run-dir", "ftp://x/y"], "give a local path"),
 }
