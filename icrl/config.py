@@ -32,24 +32,15 @@ class CollectConfig(Section):
     """Standard deviation of the Gaussian action noise of each tier, before clipping to [-1, 1]."""
     tasks_per_tier: Annotated[int, Field(ge=4)] = 24
     """Tasks of each domain at each tier."""
-    episodes_per_task: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 1
+    episodes_per_task: PositiveCount = 1
     """Episodes of each task; all of them share the task's variation."""
     steps_per_episode: Annotated[int, Field(ge=2)] = 500
     """Steps after which an episode is truncated."""
-    tasks_per_shard: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 4
+    tasks_per_shard: PositiveCount = 4
     """Tasks written to one Parquet file."""
     shard_timeout_s: PositiveNumber = 600.0
     """Seconds after which a shard that has not come back is given to another actor."""
-    max_attempts: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 4
+    max_attempts: PositiveCount = 4
     """Times a shard is tried before collection stops with an error."""
 
     @model_validator(mode="after")
@@ -64,20 +55,11 @@ PositiveCount = 4
 class ContextConfig(Section):
     """How transitions of a task become contexts and held-out transitions."""
 
-    context_length: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 100
+    context_length: PositiveCount = 100
     """Transitions in a context, N."""
-    num_heldout: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 100
+    num_heldout: PositiveCount = 100
     """Transitions of the same task, outside the context, on which the TD error is measured."""
-    contexts_per_task: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 4
+    contexts_per_task: PositiveCount = 4
     """Contexts drawn from each task for tuning and for transfer."""
 
 
@@ -86,10 +68,7 @@ class ModelConfig(Section):
 
     kernels: tuple[KernelName, ...] = ("softmax", "rbf", "linear")
     """Kernels to study; `linear` is the baseline."""
-    depth: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 60
+    depth: PositiveCount = 60
     """Layers, that is TD iterations, L."""
 
     @model_validator(mode="after")
@@ -108,10 +87,7 @@ class TuneConfig(Section):
     """Largest temperature."""
     num_temperatures: Annotated[int, Field(ge=2)] = 25
     """Temperatures, spaced evenly in their logarithm."""
-    temperatures_per_trial: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 1
+    temperatures_per_trial: PositiveCount = 1
     """Neighbouring temperatures that one trial evaluates (and reports one by one)."""
     step_fraction: Annotated[float, Field(gt=0, lt=2)] = 1.0
     """Step size of every layer during the search, as a fraction of the per-context stability bound."""
@@ -128,27 +104,15 @@ PositiveCount = 1
 class TrainConfig(Section):
     """The DDP fit of the structured transformer on each source domain."""
 
-    num_steps: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 150
+    num_steps: PositiveCount = 150
     """Optimiser steps."""
-    contexts_per_step: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 8
+    contexts_per_step: PositiveCount = 8
     """Contexts of each source domain in one step, over all workers."""
     learning_rate: PositiveNumber = 0.05
     """Adam's learning rate."""
-    validate_every: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 10
+    validate_every: PositiveCount = 10
     """Steps between validations; each writes a checkpoint."""
-    num_workers: ALL_TIERS = "all"
-"""In results, the name of all noise tiers together."""
-
-PositiveCount = 2
+    num_workers: PositiveCount = 2
     """Data-parallel workers."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` trains on GPUs when the cluster has one for every worker, else on CPUs."""

@@ -11,6 +11,7 @@ inner products or distances and serve all layers.
 Shape letters: B contexts, N transitions in a context, Q queries, D numbers in an observation, T temperatures, L depth.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,7 @@ class Grams:
         query_gram: ``[M, Q, N]``; κ between queries and keys.
         reward: ``[M, N]``; r, 0 where masked.
         radius: ``[M]``; the context's largest √κ(x, x) for kernels of an RKHS, 1 for the others.
+        scale: ``[M]``; what the kernel was divided by, 1 but for exp.
     """
 
     operator: Tensor
@@ -57,6 +59,7 @@ class Grams:
     query_gram: Tensor
     reward: Tensor
     radius: Tensor
+    scale: Tensor
 
 
 def compute_grams(
@@ -65,29 +68,33 @@ def compute_grams(
     """Kernel matrices of all temperatures from one matrix of inner products or distances.
 
     The exp kernel is divided by its largest value among the context's states, exp(max‖x‖² / δ), so that it cannot
-    overflow; the stability bound makes up for the factor.
+    overflow; step sizes have to be multiplied by the same factor.
     """
-    length, num_temperatures = context.length, len(temperature_TB)
-    present_BN, live_BN = context.mask, context.mask & ~context.terminated
-    state_BND = context.observation.where(present_BN.unsqueeze(-1), 0)
-    successor_BND = context.next_observation.where(live_BN.unsqueeze(-1), 0)
+    length, shape = context.length, temperature_TB.shape
+    live_BN = context.mask & ~context.terminated
+    state_BND = _zero_unless(context.mask.unsqueeze(-1), context.observation)
+    successor_BND = _zero_unless(live_BN.unsqueeze(-1), context.next_observation)
     rows_BRD = torch.cat([state_BND, successor_BND, query_BQD.to(state_BND.dtype)], dim=1)
     square_B = rows_BRD[:, : 2 * length].square().sum(-1).amax(-1)
 
-    similarity_BRN = similarity(kernel, rows_BRD, state_BND)
-    gram_TBRN = from_similarity(kernel, similarity_BRN, temperature_TB, context.mask, square_B)
-    gram_MRN = gram_TBRN.flatten(0, 1)
-    is_state = torch.cat([present_BN, live_BN], dim=1).unsqueeze(-1)
-    state_gram = gram_TBRN[:, :, : 2 * length].where(is_state, 0).flatten(0, 1)
-    reward_BN = context.reward.to(state_BND.dtype).where(present_BN, 0)
-    radius_B = square_B.sqrt() if kernel == "linear" else torch.ones_like(square_B)
+    key_mask = None if bool(context.mask.all()) else context.mask
+    gram_TBRN = from_similarity(kernel, similarity(kernel, rows_BRD, state_BND), temperature_TB, key_mask, square_B)
+    is_state = torch.cat([context.mask, live_BN], dim=1).unsqueeze(-1)
+    state_gram = _zero_unless(is_state, gram_TBRN[:, :, : 2 * length]).flatten(0, 1)
+    reward_BN = _zero_unless(context.mask, context.reward.to(state_BND.dtype))
     return Grams(
         operator=torch.sub(state_gram[:, :length], state_gram[:, length:], alpha=discount),
         state_gram=state_gram,
-        query_gram=gram_MRN[:, 2 * length :],
-        reward=reward_BN.expand(num_temperatures, -1, -1).flatten(0, 1),
-        radius=radius_B.expand(num_temperatures, -1).flatten(),
+        query_gram=gram_TBRN[:, :, 2 * length :].flatten(0, 1),
+        reward=reward_BN.expand(shape[0], -1, -1).flatten(0, 1),
+        radius=(square_B.sqrt() if kernel == "linear" else torch.ones_like(square_B)).expand(shape).flatten(),
+        scale=(torch.exp(square_B / temperature_TB) if kernel == "exp" else square_B.new_ones(shape)).flatten(),
     )
+
+
+def _zero_unless(mask: Tensor, numbers: Tensor) -> Tensor:
+    """The numbers, 0 where the mask is false; without a copy when it is true everywhere."""
+    return numbers if bool(mask.all()) else numbers.where(mask, 0)
 
 
 def check_inputs(
@@ -111,14 +118,16 @@ def check_inputs(
             f"successors have shape {tuple(context.next_observation.shape)}, but states "
             f"{tuple(context.observation.shape)}; give every state one successor of the same size"
         )
+    present_BN1, live_BN1 = context.mask.unsqueeze(-1), (context.mask & ~context.terminated).unsqueeze(-1)
     parts = {
-        "observations": context.observation[context.mask],
-        "successors": context.next_observation[context.mask & ~context.terminated],
-        "rewards": context.reward[context.mask],
+        "observations": _zero_unless(present_BN1, context.observation),
+        "successors": _zero_unless(live_BN1, context.next_observation),
+        "rewards": _zero_unless(context.mask, context.reward),
         "queries": query_BQD,
     }
     for name, numbers in parts.items():
-        if not bool(numbers.isfinite().all()):
+        # Smallest and largest are NaN when any number is, and far cheaper than asking every number.
+        if numbers.numel() and not all(bool(extreme.isfinite()) for extreme in torch.aminmax(numbers.detach())):
             raise InputError(f"{name} contain NaN or infinite numbers; remove or mask those transitions")
     if not 0 <= discount < 1:
         raise InputError(f"the discount is {discount:g}, but must lie in [0, 1)")
@@ -153,25 +162,70 @@ def evaluate(
     Raises:
         InputError: see `check_inputs`.
     """
+
+    def step_sizes(grams: Grams, fraction_ML: Tensor, limit_M: Tensor) -> Tensor:
+        bound_M = probed_bound(
+            kernel,
+            grams.operator,
+            grams.state_gram,
+            grams.reward,
+            radius=grams.radius,
+            limit=limit_M,
+            depth=fraction_ML.shape[-1],
+        )
+        return fraction_ML * bound_M.unsqueeze(-1)
+
+    return _evaluate(context, query_BQD, kernel, temperature, step_fraction, discount, every_depth, step_sizes)
+
+
+def evaluate_at_step_sizes(
+    context: Transitions,
+    query_BQD: Tensor,
+    *,
+    kernel: KernelName,
+    temperature: Tensor,
+    step_size: Tensor,
+    discount: float,
+    every_depth: bool = False,
+) -> Evaluation:
+    """`evaluate` with step sizes α_k themselves, ``[T, B, L]`` or what broadcasts to it; nothing keeps them stable."""
+
+    def step_sizes(grams: Grams, step_ML: Tensor, limit_M: Tensor) -> Tensor:
+        return step_ML * grams.scale.unsqueeze(-1)
+
+    return _evaluate(context, query_BQD, kernel, temperature, step_size, discount, every_depth, step_sizes)
+
+
+def _evaluate(
+    context: Transitions,
+    query_BQD: Tensor,
+    kernel: KernelName,
+    temperature: Tensor,
+    schedule: Tensor,
+    discount: float,
+    every_depth: bool,
+    step_sizes: Callable[[Grams, Tensor, Tensor], Tensor],
+) -> Evaluation:
+    """Values by parts of the batch; `step_sizes` makes α_k of (kernel matrices, schedule, divergence limit)."""
     check_inputs(context, query_BQD, kernel=kernel, temperature=temperature, discount=discount)
     num_temperatures = temperature.shape[0] if temperature.ndim == 2 else 1
     temperature_TB = temperature.expand(num_temperatures, context.batch_size)
-    step_fraction_TBL = step_fraction.expand(num_temperatures, context.batch_size, -1)
+    schedule_TBL = schedule.expand(num_temperatures, context.batch_size, -1)
     size = _contexts_at_once(context, query_BQD.shape[1], num_temperatures)
-    parts = [
-        _evaluate_part(
-            context[part],
-            query_BQD[part],
-            kernel=kernel,
-            temperature_TB=temperature_TB[:, part],
-            step_fraction_TBL=step_fraction_TBL[:, part],
-            discount=discount,
+    values, divergences = [], []
+    for start in range(0, context.batch_size, size):
+        part = slice(start, start + size)
+        grams = compute_grams(
+            context[part], query_BQD[part], kernel=kernel, temperature_TB=temperature_TB[:, part], discount=discount
         )
-        for part in (slice(start, start + size) for start in range(0, context.batch_size, size))
-    ]
-    value_TBLQ = torch.cat([part.value for part in parts], dim=1)
-    diverged = torch.cat([part.diverged for part in parts], dim=1)
-    return Evaluation(value=value_TBLQ if every_depth else value_TBLQ[:, :, -1], diverged=diverged)
+        limit_M = divergence_limit(grams.reward, discount)
+        step_ML = step_sizes(grams, schedule_TBL[:, part].flatten(0, 1), limit_M)
+        value_MLQ = td_weights(grams.operator, grams.reward, step_ML) @ grams.query_gram.mT
+        diverged_M = ~(value_MLQ.detach().abs().amax(dim=(-2, -1)) <= limit_M)
+        kept = value_MLQ if every_depth else value_MLQ[:, -1]
+        values.append(kept.reshape(num_temperatures, -1, *kept.shape[1:]))
+        divergences.append(diverged_M.reshape(num_temperatures, -1))
+    return Evaluation(value=torch.cat(values, dim=1), diverged=torch.cat(divergences, dim=1))
 
 
 def _contexts_at_once(context: Transitions, num_queries: int, num_temperatures: int) -> int:
@@ -179,31 +233,3 @@ def _contexts_at_once(context: Transitions, num_queries: int, num_temperatures: 
     numbers = num_temperatures * context.length * (4 * context.length + num_queries)
     budget = CUDA_WORKING_SET_BYTES if context.reward.is_cuda else CPU_WORKING_SET_BYTES
     return max(1, budget // (numbers * context.observation.element_size()))
-
-
-def _evaluate_part(
-    context: Transitions,
-    query_BQD: Tensor,
-    *,
-    kernel: KernelName,
-    temperature_TB: Tensor,
-    step_fraction_TBL: Tensor,
-    discount: float,
-) -> Evaluation:
-    """`evaluate` for a few contexts, values after every layer."""
-    grams = compute_grams(context, query_BQD, kernel=kernel, temperature_TB=temperature_TB, discount=discount)
-    limit_M = divergence_limit(grams.reward, discount)
-    bound_M = probed_bound(
-        kernel,
-        grams.operator,
-        grams.state_gram,
-        grams.reward,
-        radius=grams.radius,
-        limit=limit_M,
-        depth=step_fraction_TBL.shape[-1],
-    )
-    step_size_ML = step_fraction_TBL.flatten(0, 1) * bound_M.unsqueeze(-1)
-    value_MLQ = td_weights(grams.operator, grams.reward, step_size_ML) @ grams.query_gram.mT
-    diverged_M = ~(value_MLQ.detach().abs().amax(dim=(-2, -1)) <= limit_M)
-    shape = temperature_TB.shape
-    return Evaluation(value=value_MLQ.reshape(*shape, *value_MLQ.shape[1:]), diverged=diverged_M.reshape(shape))

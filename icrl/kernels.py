@@ -43,9 +43,11 @@ def similarity(kernel: KernelName, query_BQD: Tensor, context_BND: Tensor) -> Te
         return query_BQD @ context_BND.mT
     centre_B1D = context_BND.mean(dim=-2, keepdim=True)
     x_BQD, y_BND = query_BQD - centre_B1D, context_BND - centre_B1D
-    x_norm_BQ1 = x_BQD.square().sum(-1, keepdim=True)
-    y_norm_BN1 = y_BND.square().sum(-1, keepdim=True)
-    return (x_norm_BQ1 + y_norm_BN1.mT - 2 * (x_BQD @ y_BND.mT)).clamp_min(0)
+    x_norm_BQ1, y_norm_BN1 = x_BQD.square().sum(-1, keepdim=True), y_BND.square().sum(-1, keepdim=True)
+    # ‖x‖² + ‖y‖² − 2⟨x, y⟩ as one matrix multiply, two features wider.
+    left = torch.cat([x_BQD * -2, x_norm_BQ1, torch.ones_like(x_norm_BQ1)], dim=-1)
+    right = torch.cat([y_BND, torch.ones_like(y_norm_BN1), y_norm_BN1], dim=-1)
+    return (left @ right.mT).clamp_min_(0)
 
 
 def from_similarity(
@@ -60,12 +62,12 @@ def from_similarity(
     mask_B1N = None if mask_BN is None else mask_BN[..., None, :]
     if kernel == "softmax":
         score = similarity_BQN / delta
-        return torch.softmax(score if mask_B1N is None else score.masked_fill(~mask_B1N, -torch.inf), dim=-1)
+        return torch.softmax(score if mask_B1N is None else score.masked_fill_(~mask_B1N, -torch.inf), dim=-1)
     if kernel == "rbf":
-        value = torch.exp(similarity_BQN * (-0.5 / delta))
+        value = (similarity_BQN * (-0.5 / delta)).exp_()
     elif kernel == "exp":
         shifted = similarity_BQN if offset is None else similarity_BQN - offset[..., None, None]
-        value = torch.exp(shifted / delta)
+        value = (shifted / delta).exp_()
     else:
         value = similarity_BQN if kernel == "linear" else similarity_BQN.clamp_min(0)
         value = value.expand(*delta.shape[:-3], *value.shape)

@@ -1,6 +1,6 @@
 """A MetaWorld environment whose step costs little more than its physics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,10 +9,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
 from icrl.domains import Action, MetaWorldEnvironment, Observation, UnstableSimulationError
-from icrl.metaworld_fast.scalar_code import STATE_SIZE, compile_expert, compile_outcome
-
-_GRIPPER_DOWN = (1.0, 0.0, 1.0, 0.0)
-"""The quaternion that MetaWorld holds the hand at."""
+from icrl.metaworld_fast.scalar_code import STATE_SIZE, compile_expert, compile_outcome, compile_target
 
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 """All that a physics step starts from; everything else in MuJoCo's data follows from it."""
@@ -30,17 +27,16 @@ class FastMetaWorldEnvironment(MetaWorldEnvironment):
         super().__init__(name)
         environment = self._environment
         self._expert = compile_expert(self._policy)
-        self._outcome: Any = None
+        self._target = compile_target(environment)
+        self._outcome: Callable[..., Any] | None = None
         self._model, self._data = environment.model, environment.data
         self._warnings = self._data.warning.number[self._divergence_warnings]
-        self._target_position, self._target_quaternion = self._data.mocap_pos[0], self._data.mocap_quat[0]
-        self._target_bounds = list(zip(environment.mocap_low.tolist(), environment.mocap_high.tolist(), strict=True))
-        # MetaWorld clips the action before scaling it, in float32.
-        self._largest_shift = float(np.float32(1) * environment.action_scale)
-        self._control = self._data.ctrl
+        self._no_warnings = bytes(self._warnings.nbytes)
+        self._position, self._control = self._data.mocap_pos[0], self._data.ctrl
         self._start_state = np.empty(mujoco.mj_stateSize(self._model, _STATE))
         self._start_attributes: dict[str, Any] = {}
         self._start_observation: Observation
+        # The state before the next step; empty after a reset.
         self._previous: list[float] = []
 
     def reset_task(self, variation_seed: int) -> Observation:
@@ -80,19 +76,25 @@ class FastMetaWorldEnvironment(MetaWorldEnvironment):
             environment.init_tcp = environment.tcp_center
 
         environment._reset_hand = stay
-        yield
-        del environment._reset_hand
+        try:
+            yield
+        finally:
+            del environment._reset_hand
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool]:
         """See `Environment.step`."""
         if not self._previous:
             return self._first_step(action)
-        self._move_target(action)
-        mujoco.mj_step(self._model, self._data, nstep=self._environment.frame_skip)
+        assert self._outcome is not None
+        environment = self._environment
+        self._position[:] = self._target(environment, self._position.tolist(), action)
+        effort = float(action[3])
+        self._control[:] = (effort, -effort)
+        mujoco.mj_step(self._model, self._data, nstep=environment.frame_skip)
         mujoco.mj_forward(self._model, self._data)
-        if self._warnings.any():
+        if self._warnings.tobytes() != self._no_warnings:
             raise UnstableSimulationError("MuJoCo reported a diverged state")
-        self._previous, observation, reward, success = self._outcome(self._environment, self._previous, action)
+        self._previous, observation, reward, success = self._outcome(environment, self._previous, action)
         return np.array(observation, np.float32), float(reward), False, bool(success)
 
     def _first_step(self, action: Action) -> tuple[Observation, float, bool, bool]:
@@ -102,19 +104,6 @@ class FastMetaWorldEnvironment(MetaWorldEnvironment):
         if self._outcome is None:
             self._outcome = compile_outcome(self._environment)
         return result
-
-    def _move_target(self, action: Action) -> None:
-        """`SawyerXYZEnv.set_xyz_action`, and the gripper's control."""
-        limit = self._largest_shift
-        shifts = (action[:3] * self._environment.action_scale).tolist()
-        position = self._target_position.tolist()
-        self._target_position[:] = [
-            min(max(x + min(max(shift, -limit), limit), low), high)
-            for x, shift, (low, high) in zip(position, shifts, self._target_bounds, strict=True)
-        ]
-        self._target_quaternion[:] = _GRIPPER_DOWN
-        effort = float(action[3])
-        self._control[:] = (effort, -effort)
 
     def behaviour(self, observation: Observation) -> Action:
         """See `Environment.behaviour`."""

@@ -1,4 +1,4 @@
-"""The two functions that a step needs besides the physics, written from MetaWorld's own methods."""
+"""The functions that a step needs besides the physics, written from MetaWorld's own methods."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,24 @@ STATE_SIZE = 18
 """Numbers of an observation that describe one point in time."""
 OBSERVATION_SIZE = 39
 ACTION_SIZE = 4
+
+
+def compile_target(environment: Any) -> Callable[..., Any]:
+    """Where `SawyerXYZEnv.set_xyz_action` moves the target that the hand is drawn to.
+
+    Returns:
+        ``target(env, position, action)`` -> list of 3 floats, from the target's position as a list of 3 and a float32
+        action.
+    """
+    stand_ins = StandIns()
+    symbolic, numpy = stand_ins.of_object(environment, "env"), stand_ins.numpy
+
+    def target() -> Any:
+        action = stand_ins.array("action", ACTION_SIZE, Kind.SINGLE)
+        shift = numpy.clip(action[:3], -1, 1) * symbolic.action_scale
+        return numpy.clip(stand_ins.array("position", 3) + shift, symbolic.mocap_low, symbolic.mocap_high)
+
+    return _compile(stand_ins, "target", "env, position, action", target)
 
 
 def compile_outcome(environment: Any) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from itertools import repeat
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -69,7 +70,8 @@ class _Numpy:
 
     def clip(self, values: Any, low: Any, high: Any) -> Any:
         if isinstance(values, Vector):
-            return Vector(self.clip(*parts) for parts in zip(values, low, high, strict=True))
+            lows, highs = (repeat(bound) if isinstance(bound, int | float) else bound for bound in (low, high))
+            return Vector(self.clip(*parts) for parts in zip(values, lows, highs))  # noqa: B905
         value = self._trace.number(values)
         low, high = self._trace.number(low), self._trace.number(high)
         bounded = value
