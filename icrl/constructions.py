@@ -52,7 +52,7 @@ def td_layers(
 
 
 def residual_gradient_layers(state_size: int, step_sizes: Tensor, *, discount: float) -> list[LayerWeights]:
-    """Weights of residual gradient in the transition layout, for a prompt with four heads."""
+    """Weights of residual gradient in the transition layout; four heads."""
     layout = Layout("transition", state_size)
     value, query, key = _zeros(step_sizes, 4, layout.num_rows, state_size)
     identity = torch.eye(state_size).to(step_sizes)
@@ -79,7 +79,7 @@ def average_reward_layers(
     kernel: KernelName,
     temperature: float,
 ) -> list[LayerWeights]:
-    """Weights of differential TD in the transition layout, for a prompt with three heads.
+    """Weights of differential TD in the differential layout; three heads.
 
     Args:
         state_size: D.
@@ -90,7 +90,7 @@ def average_reward_layers(
         kernel: the kernel that the weights will be used with.
         temperature: its δ.
     """
-    layout = Layout("transition", state_size)
+    layout = Layout("differential", state_size)
     value, query, key = _zeros(step_sizes, 3, layout.num_rows, max(state_size, 1))
     td_error = _td_error(layout, step_sizes, 1.0)
     td_error[layout.rate] = -1

@@ -1,8 +1,8 @@
 """Tokens: how a context and its queries are laid out for the transformer.
 
-Two layouts (rows of a column in this order; `icrl.constructions` has the weights that belong to them):
+Layouts (rows of a column in this order; `icrl.constructions` has the weights that belong to them):
 
-* *transition*: a column holds (s_j, s'_j, r_j, v_j, v'_j, r̄, 1). Both heads read the TD error r_j + γ v'_j − v_j with
+* *transition*: a column holds (s_j, s'_j, r_j, v_j, v'_j). Both heads read the TD error r_j + γ v'_j − v_j with
   key s_j; head 1 asks for s_i and writes v_i, head 2 asks for s'_i and writes v'_i. Columns have no order, so contexts
   may mix episodes and end in terminal states, whose v' is never written.
 * *trajectory* (arXiv 2605.09727): column i holds (s_i, s_{i−1}, r_i, v_i) of one contiguous trajectory. Head A reads
@@ -11,7 +11,7 @@ Two layouts (rows of a column in this order; `icrl.constructions` has the weight
   queries, the first column's empty predecessor becomes a key at the origin and the last state a key with value −v:
   every value gains an offset that hardly depends on the state.
 
-Queries are further columns, keys of no head. The rows r̄ and 1 serve the average reward and are 0 and 1 otherwise.
+Queries are further columns, keys of no head.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,8 @@ from icrl.errors import InputError
 from icrl.transformer import Prompt
 from icrl.types import Transitions
 
-LayoutName = Literal["transition", "trajectory"]
+LayoutName = Literal["transition", "differential", "trajectory"]
+TDRule = Literal["td", "residual_gradient", "average_reward"]
 
 
 @dataclass(frozen=True)
@@ -62,23 +63,23 @@ class Layout:
 
     @property
     def next_value(self) -> int:
-        """Row of v'; transition layout only."""
+        """Row of v'; not in the trajectory layout."""
         return 2 * self.state_size + 2
 
     @property
     def rate(self) -> int:
-        """Row of r̄; transition layout only."""
+        """Row of r̄; differential layout only."""
         return 2 * self.state_size + 3
 
     @property
     def one(self) -> int:
-        """Row of the constant 1; transition layout only."""
+        """Row of the constant 1; differential layout only."""
         return 2 * self.state_size + 4
 
     @property
     def num_rows(self) -> int:
         """Rows of a token, R."""
-        return 2 * self.state_size + (5 if self.name == "transition" else 2)
+        return 2 * self.state_size + {"trajectory": 2, "transition": 3, "differential": 5}[self.name]
 
 
 def _fill(layout: Layout, num_columns: int, parts: Sequence[tuple[int | slice, Tensor]]) -> Tensor:
@@ -91,39 +92,41 @@ def _fill(layout: Layout, num_columns: int, parts: Sequence[tuple[int | slice, T
 
 
 def transition_prompt(
-    context: Transitions, query_BQD: Tensor, *, num_heads: int = 2, trace_decay: float = 0.0
+    context: Transitions, query_BQD: Tensor, *, rule: TDRule = "td", trace_decay: float = 0.0
 ) -> Prompt:
-    """Tokens in the transition layout.
+    """Tokens in the transition layout, or in the differential layout for the average reward.
 
     Args:
         context: the transitions, in any order unless traces are wanted.
         query_BQD: ``[B, Q, D]``, the queries.
-        num_heads: heads of the weights that will run on it: 2 for TD, 3 for the average reward, 4 for the residual
-            gradient.
+        rule: the update rule whose weights will run on it, which decides the heads' masks.
         trace_decay: γλ of TD(λ); 0 is TD(0).
     """
-    layout = Layout("transition", query_BQD.shape[-1])
+    layout = Layout("differential" if rule == "average_reward" else "transition", query_BQD.shape[-1])
     num_queries, num_columns = query_BQD.shape[1], context.length + query_BQD.shape[1]
     present, live = context.mask, context.mask & ~context.terminated
     parts: list[tuple[int | slice, Tensor]] = [
         (layout.state, torch.cat([context.observation.where(present.unsqueeze(-1), 0), query_BQD], dim=1)),
         (layout.other_state, context.next_observation.where(live.unsqueeze(-1), 0)),
         (layout.reward, context.reward.where(present, 0)),
-        (layout.one, context.reward.new_ones(context.batch_size, num_columns)),
     ]
+    if rule == "average_reward":
+        parts.append((layout.one, context.reward.new_ones(context.batch_size, num_columns)))
 
     def columns(of_context: Tensor, of_query: bool) -> Tensor:
         return torch.nn.functional.pad(of_context, (0, num_queries), value=of_query)
 
-    # Heads in the order of the weights below; the residual gradient's last two have s' as keys.
-    keys = [columns(present, False)] * (2 if num_heads == 4 else num_heads)
-    keys += [columns(live, False)] * (num_heads - len(keys))
-    writes = [columns(present, True), columns(live, False)]
-    writes += {2: [], 3: [columns(present, True)], 4: writes}[num_heads]
+    # (keys, written columns) of each head, in the order of the weights in `icrl.constructions`.
+    with_queries = columns(present, True)
+    heads = [(present, with_queries), (present, columns(live, False))]
+    if rule == "residual_gradient":
+        heads += [(live, with_queries), (live, columns(live, False))]
+    elif rule == "average_reward":
+        heads.append((present, with_queries))
     return Prompt(
         tokens=_fill(layout, num_columns, parts),
-        key_mask=torch.stack(keys, dim=1),
-        write_mask=torch.stack(writes, dim=1),
+        key_mask=torch.stack([columns(keys, False) for keys, _ in heads], dim=1),
+        write_mask=torch.stack([written for _, written in heads], dim=1),
         traces=_traces(context, num_columns, trace_decay) if trace_decay else None,
         value_row=layout.value,
         num_queries=num_queries,
