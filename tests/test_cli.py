@@ -47,7 +47,7 @@ BAD = {
     "kernel twice": (["run", "--model.kernels", "rbf", "--model.kernels", "rbf"], "none twice"),
     "unknown tier": (["run", "--source-tier", "huge"], "source_tier: 'huge' is not a noise tier"),
     "reserved tier": (["run", "--collect.noise-tiers", "all=1.0"], "cannot be named 'all'"),
-    "too few steps": (["run", "--collect.steps-per-episode", "50"], "160 transitions, but a task has 50"),
+    "too few steps": (["run", "--collect.steps-per-episode", "50"], "200 transitions, but a task has 50"),
     "unusable run folder": (["run", "--run-dir", "ftp://x/y"], "give a local path"),
 }
 
