@@ -26,4 +26,4 @@ lint: install
 	$(BIN)/mypy
 
 bench: install
-	$(BIN)/python benchmarks/run_all.py
+	set -e; for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark; done
