@@ -16,6 +16,7 @@ from ray.train.torch import TorchTrainer, get_device, prepare_model
 
 from distributed import tensorboard
 from distributed.progress import Progress
+from distributed.relay import relayed
 from distributed.session import cluster_total
 from icrl.batches import BatchSource
 from icrl.config import ExperimentConfig
@@ -83,7 +84,8 @@ def train_worker(settings: dict[str, Any]) -> None:
     """One DDP worker: fits every model, or goes on from the last checkpoint.
 
     Args:
-        settings: `config` (ExperimentConfig), `run` (Folder) and `temperature` (``[K, S]``, where δ starts).
+        settings: `config` (ExperimentConfig), `run` (Folder) and `temperature` (``[K, S]``, where δ starts)
+            and `board` (see `distributed.relay`).
     """
     config: ExperimentConfig = settings["config"]
     run: Folder = settings["run"]
@@ -101,7 +103,7 @@ def train_worker(settings: dict[str, Any]) -> None:
         bank.load_state_dict(stored["bank"])
         optimizer.load_state_dict(stored["optimizer"])
         state, first = FitState(**stored["fit"]), stored["step"]
-    progress = Progress("train", config.train.num_steps, "steps", done=first) if context.get_world_rank() == 0 else None
+    leads = context.get_world_rank() == 0
 
     num_sources = len(config.domains)
     for step in range(first, config.train.num_steps):
@@ -117,13 +119,14 @@ def train_worker(settings: dict[str, Any]) -> None:
         state.train_loss[step] = total / kept
         state.temperature[step] = bank.weights()[0].cpu()
         state.diverged += diverged
-        if progress:
-            progress.advance(f"mean TD loss {float(state.train_loss[step].nanmean()):.3g}")
+        if leads:
+            detail = f"mean TD loss {float(state.train_loss[step].nanmean()):.3g}"
+            settings["board"].reach.remote(step + 1, detail)
         last = step + 1 == config.train.num_steps
         if last or (step + 1) % config.train.validate_every == 0:
             state.validation_loss[step] = _validate(source, bank, num_sources, device)
             state.keep_best(state.validation_loss[step], bank)
-            if progress:
+            if leads:
                 # Replaced as training goes on, so that TensorBoard shows a fit while it runs.
                 tensorboard.log_training(run, training_table(config, state))
             _report(step + 1, state, bank, optimizer, context.get_world_rank())
@@ -198,19 +201,20 @@ def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperatu
         InputError: the cluster is too small for the configuration.
         ray.train.TrainingFailedError: the workers failed more often than `train.max_failures`.
     """
-    trainer = TorchTrainer(
-        train_worker,
-        train_loop_config={"config": config, "run": run, "temperature": temperature},
-        scaling_config=ray.train.ScalingConfig(num_workers=config.train.num_workers, use_gpu=wants_gpus(config)),
-        run_config=ray.train.RunConfig(
-            name="ray",
-            storage_path=storage.path,
-            storage_filesystem=storage.filesystem,
-            failure_config=ray.train.FailureConfig(max_failures=config.train.max_failures),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
-        ),
-    )
-    result = trainer.fit()
+    with relayed(Progress("train", config.train.num_steps, "steps")) as board:
+        trainer = TorchTrainer(
+            train_worker,
+            train_loop_config={"config": config, "run": run, "temperature": temperature, "board": board},
+            scaling_config=ray.train.ScalingConfig(num_workers=config.train.num_workers, use_gpu=wants_gpus(config)),
+            run_config=ray.train.RunConfig(
+                name="ray",
+                storage_path=storage.path,
+                storage_filesystem=storage.filesystem,
+                failure_config=ray.train.FailureConfig(max_failures=config.train.max_failures),
+                checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
+            ),
+        )
+        result = trainer.fit()
     assert result.checkpoint is not None, "the last step always reports a checkpoint"
     with result.checkpoint.as_directory() as folder:
         return FitState(**load_state(folder)["fit"])

@@ -11,13 +11,14 @@ class Progress:
         stage: name printed in front of every line.
         total: number of pieces.
         unit: what a piece is, in the plural.
+        done: number of finished pieces.
     """
 
     def __init__(self, stage: str, total: int, unit: str, *, done: int = 0, every_s: float = 3.0) -> None:
         self.stage = stage
         self.total = total
         self.unit = unit
-        self._done = self._done_before = done
+        self.done = self._done_before = done
         self._every_s = every_s
         self._start = time.monotonic()
         self._printed_at = -float("inf")
@@ -30,12 +31,17 @@ class Progress:
 
     def advance(self, detail: str = "") -> None:
         """Count one more piece as finished."""
-        self._done += 1
+        self.reach(self.done + 1, detail)
+
+    def reach(self, done: int, detail: str = "") -> None:
+        """Say that `done` pieces are finished."""
+        self.done = done
         now = time.monotonic()
-        if now - self._printed_at < self._every_s and self._done < self.total:
+        if now - self._printed_at < self._every_s and done < self.total:
             return
         self._printed_at = now
         elapsed = now - self._start
-        left = elapsed / (self._done - self._done_before) * (self.total - self._done)
-        timing = f"{elapsed:.0f} s" + (f", about {left:.0f} s left" if self._done < self.total else "")
-        self.say(f"{self._done}/{self.total} {self.unit}, {timing}" + (f"; {detail}" if detail else ""))
+        timing = f"{elapsed:.0f} s"
+        if self._done_before < done < self.total:
+            timing += f", about {elapsed / (done - self._done_before) * (self.total - done):.0f} s left"
+        self.say(f"{done}/{self.total} {self.unit}, {timing}" + (f"; {detail}" if detail else ""))

@@ -1,0 +1,63 @@
+"""Progress from inside workers, whose own output Ray keeps in its logs, to the driver's terminal."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from distributed.progress import Progress
+
+POLL_S = 1.0
+HEARTBEAT_S = 10.0
+
+
+@ray.remote(num_cpus=0)
+class _Board:
+    """Holds how far the workers are."""
+
+    def __init__(self) -> None:
+        self._done, self._detail = 0, ""
+
+    def reach(self, done: int, detail: str) -> None:
+        self._done, self._detail = done, detail
+
+    def look(self) -> tuple[int, str]:
+        return self._done, self._detail
+
+
+@contextmanager
+def relayed(progress: Progress) -> Iterator[Any]:
+    """Print what workers report while the body runs, and a sign of life while they are silent.
+
+    Yields:
+        Handle of an actor; a worker calls ``handle.reach.remote(done, detail)``.
+    """
+    board = _Board.remote()
+    ended = threading.Event()
+    printer = threading.Thread(target=_print_until, args=(ended, board, progress), daemon=True)
+    printer.start()
+    try:
+        yield board
+    finally:
+        ended.set()
+        printer.join()
+        ray.kill(board)
+
+
+def _print_until(ended: threading.Event, board: Any, progress: Progress) -> None:
+    started = spoke = time.monotonic()
+    last = False
+    while not last:
+        # One more look after the end, so that the last report is printed.
+        last = ended.wait(POLL_S)
+        done, detail = ray.get(board.look.remote())
+        now = time.monotonic()
+        if done != progress.done:
+            progress.reach(done, detail)
+            spoke = now
+        elif now - spoke > HEARTBEAT_S and not last:
+            progress.say(f"{'starting workers' if done == 0 else 'waiting for workers'}, {now - started:.0f} s")
+            spoke = now
