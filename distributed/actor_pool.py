@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from icrl.errors import InputError
+from icrl.errors import InputError, RunStoppedError, one_line
 
 Job = TypeVar("Job")
 
@@ -23,7 +23,7 @@ START_TIMEOUT_S = 300.0
 """Seconds within which a new actor must answer; a cluster that grows may need minutes for it."""
 
 
-class JobFailedError(RuntimeError):
+class JobFailedError(RunStoppedError):
     """A job, or the start of an actor, failed as often as it may."""
 
 
@@ -131,13 +131,19 @@ class ActorPool(Generic[Job]):
         """Drop the actor of a failed errand and put its job back."""
         ray.kill(errand.actor)
         if errand.job is None:
+            if isinstance(error, TimeoutError) and any(other.job is not None for other in self._errands.values()):
+                return  # The cluster has no room for more actors than those that work.
             self._failed_starts += 1
             if self._failed_starts >= self._max_attempts:
-                raise JobFailedError(f"{self._failed_starts} actors in a row did not start") from error
+                raise JobFailedError(
+                    f"{self._failed_starts} actors in a row did not start; the last: {one_line(error)}"
+                ) from error
             return
         self._attempts[errand.job] += 1
         if self._attempts[errand.job] >= self._max_attempts:
-            raise JobFailedError(f"{errand.job} failed {self._max_attempts} times") from error
+            raise JobFailedError(
+                f"{errand.job} failed {self._max_attempts} times; the last time: {one_line(error)}"
+            ) from error
         self._pending[self._group_of(errand.job)].append(errand.job)
 
     def _next_job(self, last: Job | None) -> Job | None:

@@ -18,7 +18,7 @@ from pydantic_settings import (
 )
 
 from icrl.config import ExperimentConfig, read_settings
-from icrl.errors import InputError
+from icrl.errors import InputError, RunStoppedError
 from icrl.storage import Folder
 
 DEFAULT_PRESET = "demo"
@@ -207,12 +207,15 @@ def _print_result(config: ExperimentConfig, folder: Folder) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 2 wrong input."""
+    """Entry point; returns the exit status: 0 done, 2 wrong input, 1 stopped by something else."""
     try:
         execute(*parse(sys.argv[1:] if arguments is None else arguments))
     except InputError as error:
         print(f"icrl: error: {error}", file=sys.stderr)
         return 2
+    except (RunStoppedError, OSError) as error:
+        print(f"icrl: stopped: {error}; finished work is kept and the same command goes on", file=sys.stderr)
+        return 1
     return 0
 
 

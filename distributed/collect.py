@@ -10,7 +10,7 @@ import ray
 
 from distributed.actor_pool import ActorPool
 from distributed.progress import Progress
-from distributed.session import num_cluster_cpus
+from distributed.session import num_workers_for
 from icrl.config import ExperimentConfig
 from icrl.datasets import DamagedShardError, Shard, StoredShard, read_shard, shard_path, write_manifest, write_shard
 from icrl.domains import Domain, Environment, UnstableSimulationError, get_domain, task_seed
@@ -146,11 +146,11 @@ def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = 
     Args:
         config: the experiment.
         folder: the dataset's folder.
-        num_workers: collectors, each on one CPU; one for every CPU of the cluster when None.
+        num_workers: collectors, each on one CPU; as ``config.cluster`` says when None.
 
     Raises:
         InputError: an unknown domain, or shards in `folder` that were collected under other settings.
-        JobFailedError: a shard failed as often as ``config.collect.max_attempts`` allows.
+        JobFailedError: a shard failed as often as ``config.cluster.max_attempts`` allows.
     """
     start = time.monotonic()
     jobs = shard_jobs(config)
@@ -158,7 +158,7 @@ def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = 
     finished, damaged = _finished_shards(folder, jobs, config)
     missing = [job for job in jobs if job.path not in finished]
     kept = len(finished)
-    workers = min(num_cluster_cpus() if num_workers is None else num_workers, max(1, len(missing)))
+    workers = num_workers_for(len(missing), config) if num_workers is None else min(num_workers, max(1, len(missing)))
     progress = Progress("collect", len(jobs), "shards", done=kept)
     for path in damaged:
         progress.say(f"shard {folder / path} is damaged and will be collected again")
@@ -168,8 +168,8 @@ def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = 
         missing,
         group_of=lambda job: job.domain.name,
         num_actors=workers,
-        timeout_s=config.collect.shard_timeout_s,
-        max_attempts=config.collect.max_attempts,
+        timeout_s=config.cluster.timeout_s,
+        max_attempts=config.cluster.max_attempts,
     )
     transitions = 0
     if missing:

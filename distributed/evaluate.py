@@ -12,8 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import ray
 
+from distributed.actor_pool import ActorPool
 from distributed.progress import Progress
-from distributed.session import num_cluster_cpus
+from distributed.session import num_workers_for
 from icrl.config import ExperimentConfig
 from icrl.contexts import HeldOut, context_generator, draw_contexts, split_tasks
 from icrl.datasets import read_tasks
@@ -22,8 +23,6 @@ from icrl.storage import Folder
 from icrl.tables import CELLS, DEPTHS
 from icrl.types import Transitions
 from icrl.weights import FittedWeights
-
-BLOCKS_IN_FLIGHT_PER_CPU = 2
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,13 @@ class Block:
     def files(self) -> tuple[str, str]:
         """Where the block's cell and depth rows lie in the evaluation's folder."""
         return f"cells/{self.target}/{self.tier}.parquet", f"depth/{self.target}/{self.tier}.parquet"
+
+    def is_done(self, folder: Folder) -> bool:
+        """Whether the block's rows lie in the evaluation's folder."""
+        return all(folder.exists(name) for name in self.files)
+
+    def __str__(self) -> str:
+        return f"transfer to {self.target} at {self.tier} noise"
 
 
 def heldout_tasks(config: ExperimentConfig, tier: str) -> list[int]:
@@ -119,13 +125,29 @@ def _depth_rows(
         )
 
 
-@ray.remote(num_cpus=1)
-def _evaluate_block(
-    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, folder: Folder, block: Block
-) -> Block:
-    for name, rows in zip(block.files, block_rows(config, dataset, weights, block), strict=True):
-        folder.write_table(name, pa.Table.from_pandas(rows, preserve_index=False))
-    return block
+class Evaluator:
+    """Computes and writes one block at a time.
+
+    Args:
+        config: the experiment.
+        dataset: folder of the collected dataset.
+        weights: the fitted weights.
+        folder: the evaluation's folder.
+    """
+
+    def __init__(self, config: ExperimentConfig, dataset: Folder, weights: FittedWeights, folder: Folder) -> None:
+        self._config = config
+        self._dataset = dataset
+        self._weights = weights
+        self._folder = folder
+
+    def ping(self) -> None:
+        """Answer, as a sign of life."""
+
+    def run(self, block: Block) -> None:
+        """Write the block's rows."""
+        for name, rows in zip(block.files, block_rows(self._config, self._dataset, self._weights, block), strict=True):
+            self._folder.write_table(name, pa.Table.from_pandas(rows, preserve_index=False))
 
 
 def evaluate_transfer(
@@ -141,26 +163,31 @@ def evaluate_transfer(
 
     Returns:
         The cell table and the depth table.
+
+    Raises:
+        InputError: a shard of the dataset is damaged.
+        JobFailedError: a block failed as often as ``config.cluster.max_attempts`` allows.
     """
-    blocks = [Block(target, tier) for target in config.domains for tier in config.collect.noise_tiers]
-    remaining = [block for block in blocks if not all(folder.exists(name) for name in block.files)]
+    blocks = transfer_blocks(config)
+    remaining = [block for block in blocks if not block.is_done(folder)]
     progress = Progress("transfer", len(blocks), "blocks", done=len(blocks) - len(remaining))
-    shared_weights = ray.put(weights)
-    running: list[ray.ObjectRef[Block]] = []
-    for block in remaining:
-        if len(running) >= BLOCKS_IN_FLIGHT_PER_CPU * num_cluster_cpus():
-            running = _wait_for_one(running, progress)
-        running.append(_evaluate_block.remote(config, dataset, shared_weights, folder, block))
-    while running:
-        running = _wait_for_one(running, progress)
+    actor_class = ray.remote(num_cpus=1, num_gpus=0)(Evaluator)
+    pool = ActorPool(
+        lambda: actor_class.remote(config, dataset, weights, folder),
+        remaining,
+        group_of=lambda block: block.target,
+        num_actors=num_workers_for(len(remaining), config),
+        timeout_s=config.cluster.timeout_s,
+        max_attempts=config.cluster.max_attempts,
+    )
+    for block, _ in pool.run():
+        progress.advance(str(block))
     cells, depths = (
         pa.concat_tables([folder.read_table(block.files[part]) for block in blocks]).to_pandas() for part in (0, 1)
     )
     return cells, depths
 
 
-def _wait_for_one(running: "list[ray.ObjectRef[Block]]", progress: Progress) -> "list[ray.ObjectRef[Block]]":
-    (finished,), rest = ray.wait(running, num_returns=1)
-    block = ray.get(finished)
-    progress.advance(f"{block.target} at {block.tier} noise")
-    return rest
+def transfer_blocks(config: ExperimentConfig) -> list[Block]:
+    """All blocks of an evaluation, in the order of its tables."""
+    return [Block(target, tier) for target in config.domains for tier in config.collect.noise_tiers]

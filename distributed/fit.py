@@ -4,6 +4,7 @@ Starting a worker group takes longer than a fit, so one group fits every model. 
 adds their losses, and Adam treats each number by itself, so each gets what a fit of its own would give it.
 """
 
+import math
 import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,15 +18,16 @@ from ray.train.torch import TorchTrainer, get_device, prepare_model
 from distributed import tensorboard
 from distributed.progress import Progress
 from distributed.relay import relayed
-from distributed.session import cluster_total
+from distributed.session import cluster_total, wait_for_resources
 from icrl.batches import BatchSource
 from icrl.config import ExperimentConfig
-from icrl.errors import InputError
+from icrl.errors import RunStoppedError, one_line
 from icrl.storage import Folder
 from icrl.tables import TRAINING
 from icrl.training import ModelBank, Outcome
 
 CHECKPOINT_FILE = "state.pt"
+MIN_PLACEMENTS = 5
 
 
 @dataclass
@@ -167,22 +169,19 @@ def _report(step: int, state: FitState, bank: ModelBank, optimizer: torch.optim.
 
 
 def wants_gpus(config: ExperimentConfig) -> bool:
-    """Whether training uses GPUs on the connected cluster.
+    """Whether training uses GPUs on the connected cluster, which by then has what the workers need.
 
     Raises:
         InputError: the cluster has fewer GPUs or CPUs than the configuration asks for.
     """
-    needed, gpus, cpus = config.train.num_workers, cluster_total("GPU"), cluster_total("CPU")
-    if cpus < needed:
-        raise InputError(
-            f"train.num_workers is {needed}, but the cluster has {cpus} CPU(s); lower it (--train.num-workers {cpus})"
-        )
-    if config.train.device == "cuda" and gpus < needed:
-        raise InputError(
-            f"train.device is cuda and train.num_workers is {needed}, but the cluster has {gpus} GPU(s); "
-            "set --train.device auto or lower --train.num-workers"
-        )
-    return config.train.device != "cpu" and gpus >= needed
+    num_workers, device = config.train.num_workers, config.train.device
+    gpus = device == "cuda" or (device == "auto" and cluster_total("GPU") >= num_workers)
+    wait_for_resources(
+        [{"CPU": 1, "GPU": 1} if gpus else {"CPU": 1}] * num_workers,
+        config,
+        f"train.num_workers is {num_workers}, train.device is {device}",
+    )
+    return gpus
 
 
 def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperature: torch.Tensor) -> FitState:
@@ -199,8 +198,13 @@ def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperatu
 
     Raises:
         InputError: the cluster is too small for the configuration.
-        ray.train.TrainingFailedError: the workers failed more often than `train.max_failures`.
+        RunStoppedError: the workers failed as often as `cluster.max_attempts` allows.
     """
+    failures = ray.train.FailureConfig(  # type: ignore[call-arg]  # Ray swaps the class when it is imported.
+        max_failures=config.cluster.max_attempts - 1,
+        # Attempts of a minute each to place the workers, in vain while a lost node is being replaced.
+        controller_failure_limit=max(MIN_PLACEMENTS, math.ceil(config.cluster.wait_s / 60)),
+    )
     with relayed(Progress("train", config.train.num_steps, "steps")) as board:
         trainer = TorchTrainer(
             train_worker,
@@ -210,11 +214,14 @@ def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperatu
                 name="ray",
                 storage_path=storage.path,
                 storage_filesystem=storage.filesystem,
-                failure_config=ray.train.FailureConfig(max_failures=config.train.max_failures),
+                failure_config=failures,
                 checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
             ),
         )
-        result = trainer.fit()
+        try:
+            result = trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            raise RunStoppedError(f"training failed {config.cluster.max_attempts} times: {one_line(error)}") from error
     assert result.checkpoint is not None, "the last step always reports a checkpoint"
     with result.checkpoint.as_directory() as folder:
         return FitState(**load_state(folder)["fit"])

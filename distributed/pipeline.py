@@ -76,7 +76,7 @@ def run_stages(names: tuple[str, ...], config: ExperimentConfig, run: Folder) ->
                 continue
             if stage.on_ray:
                 # Joins the cluster once; entering again changes nothing.
-                stack.enter_context(ray_session())
+                stack.enter_context(ray_session(config))
             _run_one(stage, config, run, record)
 
 

@@ -18,6 +18,7 @@ from distributed.progress import Progress
 from icrl.config import KERNELS_WITHOUT_TEMPERATURE, ExperimentConfig, KernelName
 from icrl.contexts import context_generator, draw_contexts, split_tasks
 from icrl.datasets import read_tasks
+from icrl.errors import InputError, RunStoppedError, one_line
 from icrl.evaluation import measure
 from icrl.storage import Folder
 from icrl.tables import PROFILES
@@ -131,7 +132,8 @@ def search_temperatures(config: ExperimentConfig, dataset: Folder, search: Folde
         One row a context and temperature, columns as in `icrl.tables.PROFILES`.
 
     Raises:
-        RuntimeError: a trial failed.
+        InputError: a shard of the dataset is damaged.
+        RunStoppedError: a trial failed as often as ``config.cluster.max_attempts`` allows.
     """
     trials = plan_trials(config)
     remaining = [trial for trial in trials if not search.exists(trial.file)]
@@ -148,12 +150,17 @@ def search_temperatures(config: ExperimentConfig, dataset: Folder, search: Folde
                 storage_path=search.path,
                 storage_filesystem=search.filesystem,
                 callbacks=[_ShowProgress(progress)],
+                failure_config=tune.FailureConfig(max_failures=config.cluster.max_attempts - 1),
                 verbose=0,
             ),
         )
         failed = tuner.fit().errors
         if failed:
-            raise RuntimeError(f"{len(failed)} of {len(remaining)} trials failed; the first: {failed[0]}")
+            if isinstance(failed[0], InputError):
+                raise InputError(one_line(failed[0]))
+            raise RunStoppedError(
+                f"{len(failed)} of {len(remaining)} trials failed; one of them: {one_line(failed[0])}"
+            )
     tables = [search.read_table(trial.file) for trial in trials]
     profiles: pd.DataFrame = pa.concat_tables(tables).to_pandas()
     return profiles

@@ -38,10 +38,6 @@ class CollectConfig(Section):
     """Steps after which an episode is truncated."""
     tasks_per_shard: PositiveCount = 4
     """Tasks written to one Parquet file."""
-    shard_timeout_s: PositiveNumber = 600.0
-    """Seconds after which a shard that has not come back is given to another actor."""
-    max_attempts: PositiveCount = 4
-    """Times a shard is tried before collection stops with an error."""
 
     @model_validator(mode="after")
     def _has_a_tier(self) -> Self:
@@ -116,8 +112,6 @@ class TrainConfig(Section):
     """Data-parallel workers."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` trains on GPUs when the cluster has one for every worker, else on CPUs."""
-    max_failures: Annotated[int, Field(ge=0)] = 2
-    """Times a failed worker group is restarted from the last checkpoint."""
 
 
 class TransferConfig(Section):
@@ -127,6 +121,20 @@ class TransferConfig(Section):
     """A temperature serves a domain when its TD loss is within this fraction of the domain's best."""
     num_resamples: Annotated[int, Field(ge=100)] = 2000
     """Bootstrap resamples behind every interval."""
+
+
+class ClusterConfig(Section):
+    """How a run uses the Ray cluster; nothing here changes a result."""
+
+    max_workers: PositiveCount | None = None
+    """Most collectors and evaluators at a time; by default one for every CPU that the cluster has when a stage starts.
+    Set it on an autoscaling cluster, which grows as far as it is asked to."""
+    wait_s: PositiveNumber = 20.0
+    """Seconds to wait for CPUs and GPUs that the cluster lacks; starting nodes takes minutes."""
+    timeout_s: PositiveNumber = 600.0
+    """Seconds after which a shard or block that has not come back is given to another actor."""
+    max_attempts: PositiveCount = 4
+    """Times a shard, trial, fit or block is tried before the run stops with an error."""
 
 
 class ExperimentConfig(Section):
@@ -152,6 +160,7 @@ class ExperimentConfig(Section):
     tune: TuneConfig = TuneConfig()
     train: TrainConfig = TrainConfig()
     transfer: TransferConfig = TransferConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
@@ -203,9 +212,8 @@ def read_settings(name_or_file: str) -> dict[str, Any]:
 
 # Settings that change how a run gets its result but not the result itself (up to floating-point rounding).
 OPERATIONAL = {
-    "collect": {"shard_timeout_s", "max_attempts"},
     "tune": {"temperatures_per_trial"},
-    "train": {"num_workers", "device", "max_failures"},
+    "train": {"num_workers", "device"},
 }
 
 

@@ -12,7 +12,7 @@ from ray import cloudpickle
 
 from distributed.collect import Collector, CollectSummary, collect, shard_jobs
 from icrl import domains
-from icrl.config import ExperimentConfig
+from icrl.config import ClusterConfig, ExperimentConfig
 from icrl.datasets import MANIFEST, content_digest, read_manifest, read_shard, read_tasks
 from icrl.domains import Domain, UnstableSimulationError, get_domain, register_domain, task_seed
 from icrl.errors import InputError
@@ -32,7 +32,6 @@ def make_config(*names: str, **collect: Any) -> ExperimentConfig:
                 "tasks_per_tier": 4,
                 "tasks_per_shard": 3,
                 "steps_per_episode": 12,
-                "shard_timeout_s": 120,
                 **collect,
             },
             "contexts": {"context_length": 4, "num_heldout": 4},
@@ -233,7 +232,9 @@ def test_settings_that_change_no_shard_do_not_matter(tmp_path: Path, monkeypatch
     register_domain(Domain("drifting", lambda: Drifting(lambda seed: False), observation_size=4))
     folder = Folder.open(tmp_path)
     collect_here(make_config("drifting"), folder)
-    other = make_config("drifting", max_attempts=9, shard_timeout_s=1).model_copy(update={"discount": 0.5})
+    other = make_config("drifting").model_copy(
+        update={"discount": 0.5, "cluster": ClusterConfig(max_attempts=9, timeout_s=1)}
+    )
     assert collect(other, folder).kept == 4
 
 
