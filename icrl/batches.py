@@ -8,7 +8,8 @@ import torch
 
 from icrl.config import ExperimentConfig
 from icrl.contexts import HeldOut, context_generator, draw_contexts, split_tasks
-from icrl.datasets import read_tasks
+from icrl.datasets import read_tasks, stable_tasks
+from icrl.errors import InputError
 from icrl.storage import Folder
 from icrl.training import TrainingBatch
 from icrl.types import Episode, Transitions, concatenate
@@ -32,7 +33,9 @@ class BatchSource:
         self._dataset = dataset
         self._rank = rank
         self._world_size = world_size
-        self._fit, self._validation, _ = split_tasks(config.collect.tasks_per_tier)
+        fit, validation, _ = split_tasks(config.collect.tasks_per_tier)
+        self._fit = {domain: self._stable(domain, fit) for domain in config.domains}
+        self._validation = {domain: self._stable(domain, validation) for domain in config.domains}
         self._episodes = lru_cache(maxsize=CACHED_TASKS)(self._read_episodes)
 
     def training(self, step: int) -> TrainingBatch:
@@ -45,18 +48,32 @@ class BatchSource:
                 generator = context_generator(
                     self._config.seed, domain, self._config.source_tier, step, f"train-{slot}"
                 )
-                task = int(generator.choice(np.asarray(self._fit)))
+                task = int(generator.choice(self._fit[domain]))
                 drawn.append((source, *self._draw(domain, task, 1, generator)))
         return _batch(drawn)
 
     def validation(self) -> Iterator[TrainingBatch]:
         """This worker's share of the validation contexts, the same at every step, one task at a time."""
-        tasks = [(source, task) for source in range(len(self._config.domains)) for task in self._validation]
-        for source, task in tasks[self._rank :: self._world_size]:
-            domain = self._config.domains[source]
+        tasks = [
+            (source, domain, task)
+            for source, domain in enumerate(self._config.domains)
+            for task in self._validation[domain]
+        ]
+        for source, domain, task in tasks[self._rank :: self._world_size]:
             generator = context_generator(self._config.seed, domain, self._config.source_tier, task, "validate")
             num_contexts = self._config.contexts.contexts_per_task
             yield _batch([(source, *self._draw(domain, task, num_contexts, generator))])
+
+    def _stable(self, domain: str, tasks: range) -> list[int]:
+        """Those of the tasks whose simulation stayed stable, so that they are in the dataset."""
+        tier = self._config.source_tier
+        stable = stable_tasks(self._dataset, domain, tier).intersection(tasks)
+        if not stable:
+            raise InputError(
+                f"none of the tasks {tasks.start} to {tasks.stop - 1} of {domain} at tier {tier} had a stable "
+                "simulation; run with another --seed or more --collect.tasks-per-tier"
+            )
+        return sorted(stable)
 
     def _draw(
         self, domain: str, task: int, num_contexts: int, generator: np.random.Generator

@@ -226,6 +226,16 @@ def read_manifest(folder: Folder) -> Manifest:
     return _parse(Manifest, folder.read(MANIFEST), f"manifest {folder / MANIFEST}")
 
 
+def stable_tasks(folder: Folder, domain: str, tier: str) -> set[int]:
+    """Indices of the tasks of one domain at one tier that `read_tasks` yields: all but the unstable ones.
+
+    Raises:
+        InputError: there is no manifest, or it is damaged or of another schema version.
+    """
+    shards = [shard for shard in read_manifest(folder).shards if (shard.domain, shard.tier) == (domain, tier)]
+    return {index for shard in shards for index in _task_indices(shard) if index not in shard.unstable}
+
+
 def read_tasks(
     folder: Folder, domain: str, tier: str, indices: Sequence[int] | None = None
 ) -> Iterator[tuple[int, list[Episode]]]:
