@@ -81,7 +81,7 @@ class KernelProcesses:
 
 def _reflect(position: Tensor) -> Tensor:
     """Fold the real line onto [−1, 1] as by mirrors at both ends."""
-    return torch.remainder(position - 1, 4).sub(2).abs().sub(1)
+    return torch.abs(torch.remainder(position - 1, 4) - 2) - 1
 
 
 def random_kernel_processes(
