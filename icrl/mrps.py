@@ -130,7 +130,7 @@ class FiniteProcesses:
         """The exact values ``[B, S]``, by solving (I − γ P) v = r; 0 at terminal states."""
         going_on = self.transition.masked_fill(self.terminal, 0)
         identity = torch.eye(len(self.terminal), dtype=going_on.dtype)
-        value = torch.linalg.solve(identity - self.discount * going_on, self.reward.unsqueeze(-1)).squeeze(-1)
+        value: Tensor = torch.linalg.solve(identity - self.discount * going_on, self.reward.unsqueeze(-1)).squeeze(-1)
         return value.masked_fill(self.terminal, 0)
 
     def sample(self, length: int, generator: torch.Generator) -> Draw:
