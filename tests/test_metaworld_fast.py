@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,7 +82,10 @@ def test_a_failed_self_test_falls_back_to_metaworld_with_a_warning(monkeypatch: 
     assert type(environment) is MetaWorldEnvironment
 
 
-def test_a_diverged_simulation_is_reported_and_forgotten_by_the_next_reset() -> None:
+def test_a_diverged_simulation_is_reported_and_forgotten_by_the_next_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where MuJoCo writes its log
     environment = FastMetaWorldEnvironment("reach-v3")
     for reset in (lambda: environment.reset_task(1), environment.reset):
         first = reset()
@@ -168,6 +173,10 @@ def single_precision(v: Any, a: Any) -> Any:
     return weak * v[0] + (weak + 0.1) * 2
 
 
+def clipped_single_precision(v: Any, a: Any) -> Any:
+    return (np.clip(a[:3], -0.3, 0.3) * 0.01 + v)[1] + np.clip(a[3], -0.5, 0.5) * 0.7
+
+
 def norms(v: Any, a: Any) -> Any:
     return np.linalg.norm(v) * np.linalg.norm(v[:2], ord=2) - np.linalg.norm(v[2])
 
@@ -177,7 +186,9 @@ def arrays(v: Any, a: Any) -> Any:
     return (np.clip(v[0], -0.5, 0.5) + np.log(abs(v[1])) - np.abs(stacked * 3 - 1)[3]) / np.pi
 
 
-@pytest.mark.parametrize("function", [short_circuit, slices_share_memory, single_precision, norms, arrays])
+@pytest.mark.parametrize(
+    "function", [short_circuit, slices_share_memory, single_precision, clipped_single_precision, norms, arrays]
+)
 def test_written_code_equals_the_function_it_was_traced_from(function: Callable[..., Any]) -> None:
     def traced(stand_ins: StandIns) -> Any:
         vector = stand_ins.array("v", 3).copy()
@@ -210,14 +221,34 @@ def takes_a_power_of_an_array(stand_ins: StandIns) -> Any:
     return stand_ins.array("v", 3) ** 2
 
 
+def compares_for_equality(stand_ins: StandIns) -> Any:
+    first, second, _ = stand_ins.array("v", 3)
+    return 1.0 if first == second else 0.0
+
+
+def mixes_precisions(stand_ins: StandIns) -> Any:
+    return stand_ins.numpy.clip(stand_ins.array("v", 3, Kind.SINGLE), *stand_ins.array("w", 2))
+
+
+def sets_an_attribute(stand_ins: StandIns) -> Any:
+    stand_ins.of_object(SimpleNamespace(), "env").previous = 1.0
+
+
 def has_too_many_paths(stand_ins: StandIns) -> Any:
     return sum(1 for number, other in itertools.combinations(stand_ins.array("v", 6), 2) if number < other)
 
 
 @pytest.mark.parametrize(
     ("function", "reason"),
-    [(writes_into_its_input, "input"), (takes_a_power_of_an_array, "powers"), (has_too_many_paths, "paths")],
+    [
+        (writes_into_its_input, "writes into its input"),
+        (takes_a_power_of_an_array, "powers"),
+        (compares_for_equality, "equality"),
+        (mixes_precisions, "precision"),
+        (sets_an_attribute, "sets attribute previous"),
+        (has_too_many_paths, "paths"),
+    ],
 )
 def test_what_cannot_be_traced_exactly_is_refused(function: Callable[[StandIns], Any], reason: str) -> None:
     with pytest.raises(TraceError, match=reason):
-        compiled(function, "v")
+        compiled(function, "v, w")

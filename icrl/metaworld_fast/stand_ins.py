@@ -8,7 +8,6 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from itertools import repeat
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -25,6 +24,7 @@ from icrl.metaworld_fast.tracing import Kind, Number, Trace, TraceError, Vector,
 RUNTIME: dict[str, Any] = {
     "sqrt": math.sqrt,
     "inf": math.inf,
+    "float32": np.float32,
     "hamacher_product": reward_utils.hamacher_product,
     **{
         name: getattr(arithmetic, name)
@@ -70,15 +70,17 @@ class _Numpy:
 
     def clip(self, values: Any, low: Any, high: Any) -> Any:
         if isinstance(values, Vector):
-            lows, highs = (repeat(bound) if isinstance(bound, int | float) else bound for bound in (low, high))
-            return Vector(self.clip(*parts) for parts in zip(values, lows, highs))  # noqa: B905
+            lows, highs = (b if isinstance(b, Vector | np.ndarray) else [b] * len(values) for b in (low, high))
+            return Vector(self.clip(*parts) for parts in zip(values, lows, highs, strict=True))
         value = self._trace.number(values)
         low, high = self._trace.number(low), self._trace.number(high)
-        bounded = value
+        kind, bounded = promoted(value, low, high), value
+        if kind is Kind.SINGLE:
+            low, high = (self._trace.let(f"float32({bound.name})", kind) for bound in (low, high))
         if low.name != "(-inf)":
-            bounded = self._trace.let(f"{low.name} if {bounded.name} < {low.name} else {bounded.name}", value.kind)
+            bounded = self._trace.let(f"{low.name} if {bounded.name} < {low.name} else {bounded.name}", kind)
         if high.name != "inf":
-            bounded = self._trace.let(f"{high.name} if {bounded.name} > {high.name} else {bounded.name}", value.kind)
+            bounded = self._trace.let(f"{high.name} if {bounded.name} > {high.name} else {bounded.name}", kind)
         return bounded
 
     def all(self, conditions: Any) -> bool:
@@ -225,8 +227,16 @@ class _Action:
 class _Object:
     """A class of MetaWorld or an object of it: attributes are read at run time, methods are traced."""
 
+    _stand_ins: StandIns
+    _class: type
+    _instance: Any
+    _name: str
+
     def __init__(self, stand_ins: StandIns, cls: type, instance: Any = None, name: str = "") -> None:
-        self._stand_ins, self._class, self._instance, self._name = stand_ins, cls, instance, name
+        vars(self).update(_stand_ins=stand_ins, _class=cls, _instance=instance, _name=name)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        raise TraceError(f"sets attribute {attribute}")
 
     def __getattr__(self, attribute: str) -> Any:
         if self._instance is not None and attribute in vars(self._instance):
@@ -253,7 +263,7 @@ class _Object:
         if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == np.float32:
             return self._stand_ins.array(expression, len(value), Kind.SINGLE)
         if isinstance(value, np.float64):
-            return self._stand_ins.trace.let(expression, Kind.DOUBLE)
+            return self._stand_ins.trace.let(f"float({expression})", Kind.DOUBLE)
         if isinstance(value, float):
             return self._stand_ins.trace.let(expression, Kind.PYTHON)
         # Sizes and modes, which never change once the environment has made a step.

@@ -96,7 +96,13 @@ class Trace:
 
 
 def promoted(*numbers: "Number") -> Kind:
-    """The kind of a result that depends on all of `numbers`."""
+    """The kind of a result that depends on all of `numbers`.
+
+    Raises:
+        TraceError: single and double precision meet; which one the result has is for the caller to say.
+    """
+    if {Kind.SINGLE, Kind.DOUBLE} <= {number.kind for number in numbers}:
+        raise TraceError("single and double precision meet")
     return max(number.kind for number in numbers)
 
 
@@ -123,6 +129,11 @@ class _Arithmetic:
     __truediv__, __rtruediv__ = _binary("/"), _binary("/", reflected=True)
     __pow__ = _binary("**")
     __lt__, __le__, __gt__, __ge__ = _binary("<"), _binary("<="), _binary(">"), _binary(">=")
+
+    def __eq__(self, other: object) -> bool:
+        raise TraceError("compares for equality")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Number(_Arithmetic):
