@@ -40,8 +40,8 @@ def test_every_domain_is_within_the_tolerance_at_its_temperature(seed: int, tole
     summary = random_profiles(seed)
     table = cover(summary, tolerance=tolerance)
     assert sorted(table["domain"]) == sorted(summary["domain"].unique())
-    for row in table.itertuples():
-        assert loss_at(summary, row.domain, row.group_temperature) <= (1 + tolerance) * 1.0000001
+    for domain, temperature in zip(table["domain"], table["group_temperature"], strict=True):
+        assert loss_at(summary, domain, temperature) <= (1 + tolerance) * 1.0000001
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -65,9 +65,9 @@ def test_sizes_and_tolerances_are_inverse_to_one_another() -> None:
     table = tolerance_by_size(summary)
     assert len(table) > 2
     assert table["tolerance"].is_monotonic_decreasing
-    for row in table.iloc[:-1].itertuples():
-        above, below = cover_sizes(summary, [row.tolerance * 1.002, row.tolerance * 0.998])["num_models"][::-1]
-        assert above <= row.num_models < below
+    for number, tolerance in zip(table["num_models"][:-1], table["tolerance"][:-1], strict=True):
+        below, above = cover_sizes(summary, [0.998 * tolerance, 1.002 * tolerance])["num_models"]
+        assert above <= number < below
 
 
 def test_two_valleys_need_two_temperatures_until_the_tolerance_joins_them() -> None:

@@ -1,0 +1,268 @@
+"""One model for every domain: the temperature is chosen inside the context, by weights that never change.
+
+The theory (arXiv 2605.09727) gives a head pair one fixed temperature δ; a domain of another smoothness then needs
+another model. Here one forward pass holds a bank of T temperatures, and the context itself says how to combine them.
+Everything stays inside the forward pass and needs no more than attention offers:
+
+1. *Folds.* The context is cut into K blocks. For every δ and fold, a head pair whose mask hides the fold's keys runs
+   kernel TD on the rest, and the fold's transitions get the TD errors e_t[j] that they had no part in. This is theory:
+   each head pair is kernel TD on a smaller context.
+2. *Bank.* For every δ a head pair runs kernel TD on the whole context and writes the queries' values v_t. Theory too.
+3. *Gate.* Weights w on the simplex combine the values, v = Σ_t w_t v_t. A TD error is affine in the value, so the
+   combination's TD error on the folds is Σ_t w_t e_t exactly, and the best combination is a convex problem:
+
+       minimise  (1 / N) Σ_j (Σ_t w_t e_t[j])² / s  +  λ KL(w ‖ π),       s = the smallest mean square of a single e_t.
+
+   π is what the source domains found useful, λ how much evidence it takes to leave it. Entropic mirror descent solves
+   it, and each of its steps is one softmax over the T temperatures. This part is ours, as are its two plainer
+   relatives, the best δ alone (`hard`) and a softmax of the folds' losses (`soft`).
+
+What a value may be is known from the context: rewards in [a, b] allow values between a / (1 − γ) and b / (1 − γ), and 0
+where an episode ended. Every head clips its values to this range, so that no temperature can do unbounded harm.
+
+Cost: T (1 + K ((K − 1) / K)²) fixed forward passes when all is counted in N × N products, less what is shared: the
+distances behind a fold's kernel matrices are computed once for all temperatures.
+
+Shape letters: B contexts, N transitions in a context, Q queries, D numbers in an observation, T temperatures, L depth.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from icrl.config import KernelName
+from icrl.engine import evaluate
+from icrl.errors import InputError
+from icrl.metrics import td_errors
+from icrl.types import Transitions
+
+Rule = Literal["hard", "soft", "stacked"]
+RULES: tuple[Rule, ...] = ("hard", "soft", "stacked")
+
+NUM_FOLDS = 5
+MIRROR_STEPS = 60
+
+SOFT_SAMPLES = 40.0
+"""How many independent TD errors the `soft` rule takes a context for: fewer than N, since squares are heavy-tailed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """The fixed weights of the choice.
+
+    Attributes:
+        temperature: ``[T]``, the bank's δ, ascending.
+        prior: ``[T]``, π, positive and summing to 1.
+        strength: λ, at least 0; only the `stacked` rule reads it.
+    """
+
+    temperature: Tensor
+    prior: Tensor
+    strength: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """What all temperatures say about B contexts and their queries.
+
+    Attributes:
+        value: ``[T, B, Q]``, values from the whole context, clipped to the possible range.
+        fold_error: ``[T, B, N]``, TD error of each context transition under values from the other folds; 0 at padding.
+        mask: ``[B, N]`` bool, false at padding.
+        diverged: ``[T, B]`` bool; values left the divergence limit, of the whole context or of a fold.
+    """
+
+    value: Tensor
+    fold_error: Tensor
+    mask: Tensor
+    diverged: Tensor
+
+    @property
+    def fold_loss(self) -> Tensor:
+        """``[T, B]``, mean squared TD error over the folds."""
+        return self.fold_error.square().sum(-1) / self.mask.sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveEvaluation:
+    """Values under the temperatures that each context chose.
+
+    Attributes:
+        value: ``[B, Q]``.
+        weight: ``[T, B]``, on the simplex; the share of each temperature.
+        diverged: ``[B]`` bool; every temperature diverged.
+    """
+
+    value: Tensor
+    weight: Tensor
+    diverged: Tensor
+
+
+def evaluate_adaptive(
+    context: Transitions,
+    query_BQD: Tensor,
+    *,
+    kernel: KernelName,
+    gate: Gate,
+    step_fraction: Tensor,
+    discount: float,
+    rule: Rule = "stacked",
+    num_folds: int = NUM_FOLDS,
+) -> AdaptiveEvaluation:
+    """Values of the queries under the combination of temperatures that each context chooses for itself.
+
+    Args:
+        context: the transitions.
+        query_BQD: ``[B, Q, D]``.
+        kernel: name of a kernel with a temperature.
+        gate: temperatures and prior.
+        step_fraction: ``[L]``, step sizes as fractions of the stability bound, as in `icrl.engine.evaluate`.
+        discount: γ.
+        rule: how temperatures are combined.
+        num_folds: blocks K that the context is cut into, at least 2.
+
+    Raises:
+        InputError: see `evaluate_bank`.
+    """
+    bank = evaluate_bank(
+        context,
+        query_BQD,
+        kernel=kernel,
+        temperature=gate.temperature,
+        step_fraction=step_fraction,
+        discount=discount,
+        num_folds=num_folds,
+    )
+    weight = gate_weights(bank, gate, rule)
+    value = (weight.unsqueeze(-1) * bank.value.masked_fill(bank.diverged.unsqueeze(-1), 0)).sum(0)
+    return AdaptiveEvaluation(value, weight, bank.diverged.all(0))
+
+
+def evaluate_bank(
+    context: Transitions,
+    query_BQD: Tensor,
+    *,
+    kernel: KernelName,
+    temperature: Tensor,
+    step_fraction: Tensor,
+    discount: float,
+    num_folds: int = NUM_FOLDS,
+) -> Bank:
+    """Values of every temperature from the whole context, and TD errors on every fold from the rest of the context.
+
+    Folds are blocks of consecutive transitions: a random draw's blocks are random, and those of a trajectory keep
+    near copies of a transition out of the part that predicts it.
+
+    Args:
+        context: the transitions.
+        query_BQD: ``[B, Q, D]``.
+        kernel: name of a kernel with a temperature.
+        temperature: ``[T]``.
+        step_fraction: ``[L]``.
+        discount: γ.
+        num_folds: K.
+
+    Raises:
+        InputError: a context too short for K folds, and what `icrl.engine.check_inputs` refuses.
+    """
+    folds = _folds(context, num_folds)
+    if num_folds < 2 or not all(bool(context.mask[:, ~fold].any(-1).all()) for fold in folds):
+        raise InputError(
+            f"with {num_folds} folds a context of {int(context.mask.sum(-1).amin())} transitions has none left beside "
+            "a fold; give longer contexts, and at least 2 folds"
+        )
+    low_B1, high_B1 = value_range(context, discount)
+
+    def values(part: Transitions, queries: Tensor) -> tuple[Tensor, Tensor]:
+        result = evaluate(
+            part,
+            queries,
+            kernel=kernel,
+            temperature=temperature[:, None],
+            step_fraction=step_fraction[None, None],
+            discount=discount,
+        )
+        return result.value.clamp(low_B1, high_B1), result.diverged
+
+    value, diverged = values(context, query_BQD)
+    errors = []
+    for fold in folds:
+        heldout, rest = _select(context, fold), _select(context, ~fold)
+        at_both, fold_diverged = values(rest, torch.cat([heldout.observation, heldout.next_observation], dim=1))
+        at_state, at_successor = at_both[..., : heldout.length], at_both[..., heldout.length :]
+        error = td_errors(heldout.reward, at_state, at_successor, heldout.terminated, discount)
+        errors.append(error.masked_fill(~heldout.mask, 0))
+        diverged = diverged | fold_diverged
+    return Bank(value, torch.cat(errors, dim=-1), context.mask, diverged)
+
+
+def value_range(context: Transitions, discount: float) -> tuple[Tensor, Tensor]:
+    """The smallest and largest value ``[B, 1]`` that rewards like the context's allow; 0 lies within, for ends."""
+    reward = context.reward.masked_fill(~context.mask, 0)
+    low, high = reward.amin(-1, keepdim=True).clamp_max(0), reward.amax(-1, keepdim=True).clamp_min(0)
+    return low / (1 - discount), high / (1 - discount)
+
+
+def gate_weights(bank: Bank, gate: Gate, rule: Rule = "stacked") -> Tensor:
+    """The weights ``[T, B]`` that each context gives to the temperatures; 0 for those that diverged.
+
+    A context without any TD error to learn from, such as one whose rewards are all 0, keeps the prior.
+    """
+    allowed_TB = ~bank.diverged | bank.diverged.all(0)
+    log_prior_TB = gate.prior.log()[:, None].masked_fill(~allowed_TB, -torch.inf)
+    loss_TB = bank.fold_loss.masked_fill(~allowed_TB, torch.inf)
+    best_B = loss_TB.amin(0)
+    informative_B = best_B > torch.finfo(best_B.dtype).tiny
+    if rule == "hard":
+        weight_TB = torch.nn.functional.one_hot(loss_TB.argmin(0), len(loss_TB)).to(loss_TB).T
+    elif rule == "soft":
+        relative_TB = (loss_TB / best_B.where(informative_B, 1)).clamp_min(1)
+        weight_TB = torch.softmax(log_prior_TB - SOFT_SAMPLES / 2 * relative_TB.log(), dim=0)
+    else:
+        error = bank.fold_error.masked_fill(~allowed_TB.unsqueeze(-1), 0) / bank.mask.sum(-1, keepdim=True).sqrt()
+        product_BTT = torch.einsum("tbn,ubn->btu", error, error) / best_B.where(informative_B, 1)[:, None, None]
+        weight_TB = mirror_descent(product_BTT, log_prior_TB.T, gate.strength).T
+    return torch.where(informative_B, weight_TB, log_prior_TB.exp() / log_prior_TB.exp().sum(0))
+
+
+def mirror_descent(product_BTT: Tensor, log_prior_BT: Tensor, strength: float | Tensor) -> Tensor:
+    """Minimise wᵀ C w + λ KL(w ‖ π) over the simplex by steps that are each one softmax over temperatures.
+
+    A step solves the problem with wᵀ C w replaced by its slope, at a distance KL(w ‖ w_k) / η, which gives
+    log w = (log w_k − η · 2 C w_k + η λ log π) / (1 + η λ) up to a constant. The step size η follows the current
+    loss, so that temperatures with enormous errors, which lose all weight at once, do not slow down the others.
+
+    Args:
+        product_BTT: C, symmetric and positive semidefinite; in units of the best temperature's loss.
+        log_prior_BT: log π; −inf excludes a temperature.
+        strength: λ.
+
+    Returns:
+        ``[B, T]``; differentiable in all arguments.
+    """
+    log_weight_BT = torch.log_softmax(log_prior_BT, dim=-1)
+    kept_BT = log_prior_BT > -torch.inf
+    finite_prior_BT = log_prior_BT.where(kept_BT, 0)
+    diagonal_BT = product_BTT.diagonal(dim1=-2, dim2=-1)
+    for _ in range(MIRROR_STEPS):
+        weight_BT = log_weight_BT.exp()
+        slope_BT = 2 * (product_BTT @ weight_BT.unsqueeze(-1)).squeeze(-1)
+        rate_B1 = 0.5 / (weight_BT * diagonal_BT).sum(-1, keepdim=True).clamp_min(1e-9)
+        pull_BT = log_weight_BT + rate_B1 * (strength * finite_prior_BT - slope_BT)
+        log_weight_BT = torch.log_softmax(
+            (pull_BT / (1 + rate_B1 * strength)).masked_fill(~kept_BT, -torch.inf), dim=-1
+        )
+    return log_weight_BT.exp()
+
+
+def _folds(context: Transitions, num_folds: int) -> list[Tensor]:
+    """``[N]`` bool masks of the K blocks, as equal as they can be."""
+    fold_N = torch.arange(context.length, device=context.reward.device) * num_folds // context.length
+    return [fold_N == fold for fold in range(num_folds)]
+
+
+def _select(transitions: Transitions, chosen_N: Tensor) -> Transitions:
+    """The same transitions of every set."""
+    return Transitions(**{field.name: getattr(transitions, field.name)[:, chosen_N] for field in fields(Transitions)})
