@@ -85,8 +85,9 @@ class TuneConfig(Section):
     """Temperatures, spaced evenly in their logarithm."""
     temperatures_per_trial: PositiveCount = 1
     """Neighbouring temperatures that one trial evaluates (and reports one by one)."""
-    step_fraction: Annotated[float, Field(gt=0, lt=2)] = 1.0
-    """Step size of every layer during the search, as a fraction of the per-context stability bound."""
+    step_fraction: PositiveNumber = 1.0
+    """Step size of every layer during the search, as a fraction of the per-context stability bound. Up to 2 no context
+    can diverge at its own states; beyond it some do, and are reported."""
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Self:
@@ -112,6 +113,15 @@ class TrainConfig(Section):
     """Data-parallel workers."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` trains on GPUs when the cluster has one for every worker, else on CPUs."""
+
+    @model_validator(mode="after")
+    def _every_worker_has_a_context(self) -> Self:
+        if self.num_workers > self.contexts_per_step:
+            raise ValueError(
+                f"num_workers {self.num_workers} must not exceed contexts_per_step {self.contexts_per_step}, "
+                "or some workers would have nothing to do"
+            )
+        return self
 
 
 class TransferConfig(Section):

@@ -20,6 +20,9 @@ from icrl.types import Transitions
 MAX_STEP_FRACTION = 2.0
 """Step sizes are learned inside (0, this) times the per-context stability bound of `icrl.stability`."""
 
+START_STEP_FRACTION = 1.0
+"""Where every α_k starts: in the middle, where the logit moves it fastest."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch:
@@ -135,7 +138,7 @@ class ModelBank(nn.Module):
         self.discount = config.discount
         self.by_kernel = nn.ModuleDict(
             {
-                kernel: StructuredTransformers(kernel, start, config.model.depth, config.tune.step_fraction)
+                kernel: StructuredTransformers(kernel, start, config.model.depth, START_STEP_FRACTION)
                 for kernel, start in zip(config.model.kernels, temperature, strict=True)
             }
         )

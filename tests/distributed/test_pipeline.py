@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from distributed.pipeline import STAGE_NAMES, run_stages
+from distributed.stages import best_temperatures
 from distributed.tune import plan_trials, profile_rows
 from icrl.config import ExperimentConfig
 from icrl.errors import InputError
@@ -75,6 +76,15 @@ def test_trials_do_not_depend_on_how_temperatures_are_batched(
     pd.testing.assert_frame_equal(
         rows.sort_values(keys, ignore_index=True), stored.sort_values(keys, ignore_index=True), rtol=1e-4
     )
+
+
+def test_a_step_beyond_the_bound_is_reported_as_divergence(finished_run: Folder, tiny_config: ExperimentConfig) -> None:
+    reckless = tiny_config.model_copy(update={"tune": tiny_config.tune.model_copy(update={"step_fraction": 500.0})})
+    rows = pd.concat(profile_rows(reckless, finished_run / "dataset", trial) for trial in plan_trials(reckless))
+    assert rows[rows.kernel == "softmax"].diverged.all()
+    assert rows[rows.diverged][["td_loss", "td_ratio"]].isna().all().all()
+    with pytest.raises(InputError, match="softmax diverged at every temperature on .*lower tune.step_fraction"):
+        best_temperatures(reckless, rows)
 
 
 def test_a_second_run_keeps_everything(
