@@ -13,7 +13,7 @@ from distributed.progress import Progress
 from distributed.session import num_workers_for
 from icrl.config import ExperimentConfig
 from icrl.datasets import DamagedShardError, Shard, StoredShard, read_shard, shard_path, write_manifest, write_shard
-from icrl.domains import Domain, Environment, UnstableSimulationError, get_domain, task_seed
+from icrl.domains import Domain, Environment, MetaWorldEnvironment, UnstableSimulationError, get_domain, task_seed
 from icrl.errors import InputError
 from icrl.provenance import package_versions
 from icrl.rollouts import rollout_task
@@ -51,6 +51,8 @@ class CollectSummary:
         seconds: seconds from start to end.
         rollout_seconds: seconds from the moment the first collector was ready.
         num_workers: collectors, one a CPU.
+        physics_seconds: seconds that all collectors spent in the physics, as far as their environments measure it.
+        plain_domains: the domains that could not use their fast environment, and why.
     """
 
     shards: tuple[Shard, ...]
@@ -60,6 +62,15 @@ class CollectSummary:
     seconds: float
     rollout_seconds: float
     num_workers: int
+    physics_seconds: float
+    plain_domains: dict[str, str]
+
+    @property
+    def physics_share(self) -> float:
+        """Speed as a share of what is possible, physics that costs as much and all else nothing; NaN if unmeasured."""
+        return (
+            self.physics_seconds / (self.rollout_seconds * self.num_workers) if self.physics_seconds else float("nan")
+        )
 
     @property
     def transitions_per_second_per_core(self) -> float:
@@ -83,6 +94,21 @@ class CollectSummary:
         return [reason for shard in self.shards for reason in shard.unstable.values()]
 
 
+@dataclass(frozen=True)
+class Collected:
+    """A shard just written, and what its collector has to tell besides.
+
+    Attributes:
+        shard: its manifest entry.
+        physics_seconds: seconds spent in the physics; 0 if the environment does not measure it.
+        plain_because: why the environment is not the fast one, if that was wanted.
+    """
+
+    shard: Shard
+    physics_seconds: float
+    plain_because: str | None
+
+
 class Collector:
     """Rolls out and writes one shard at a time; the environment is kept while the domain stays the same.
 
@@ -101,15 +127,17 @@ class Collector:
     def ping(self) -> None:
         """Answer, as a sign of life."""
 
-    def run(self, job: ShardJob) -> Shard:
-        """Collect and write the shard, and return its manifest entry."""
+    def run(self, job: ShardJob) -> Collected:
+        """Collect and write the shard."""
         settings = self._config.collect
+        environment = self._environment_of(job.domain)
+        physics_before = _physics_seconds(environment)
         tasks, unstable = [], {}
         for index, seed in enumerate(job.task_seeds, start=job.first_task):
             try:
                 episodes = rollout_task(
                     job.domain,
-                    self._environment_of(job.domain),
+                    environment,
                     tier=job.tier,
                     noise_std=settings.noise_tiers[job.tier],
                     task_seed=seed,
@@ -119,7 +147,7 @@ class Collector:
             except UnstableSimulationError as error:
                 episodes, unstable[index] = [], str(error)
             tasks.append(episodes)
-        return write_shard(
+        shard = write_shard(
             self._folder,
             job.path,
             domain=job.domain,
@@ -130,12 +158,18 @@ class Collector:
             unstable=unstable,
             config=self._config.model_dump(mode="json"),
         )
+        plain_because = environment.plain_because if isinstance(environment, MetaWorldEnvironment) else None
+        return Collected(shard, _physics_seconds(environment) - physics_before, plain_because)
 
     def _environment_of(self, domain: Domain) -> Environment:
         if domain.name != self._domain_name:
             self._environment = domain.make_environment()
             self._domain_name = domain.name
         return self._environment
+
+
+def _physics_seconds(environment: Environment) -> float:
+    return environment.physics_seconds or 0.0 if isinstance(environment, MetaWorldEnvironment) else 0.0
 
 
 def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = None) -> CollectSummary:
@@ -171,12 +205,18 @@ def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = 
         timeout_s=config.cluster.timeout_s,
         max_attempts=config.cluster.max_attempts,
     )
-    transitions = 0
+    transitions, physics_seconds, plain_domains = 0, 0.0, {}
     if missing:
         progress.say(f"starting {workers} collectors for {len(missing)} shards")
-    for job, shard in pool.run():
-        finished[job.path] = shard
-        transitions += shard.transitions
+    for job, collected in pool.run():
+        finished[job.path] = collected.shard
+        transitions += collected.shard.transitions
+        physics_seconds += collected.physics_seconds
+        if collected.plain_because and job.domain.name not in plain_domains:
+            plain_domains[job.domain.name] = collected.plain_because
+            progress.say(
+                f"{job.domain.name} is stepped by MetaWorld itself, several times slower: {collected.plain_because}"
+            )
         rate = transitions / (time.monotonic() - (pool.first_answer_at or start))
         progress.advance(f"{transitions} transitions, {rate:.0f}/s; {job.domain.name} {job.tier}")
     folder.sweep()
@@ -190,6 +230,8 @@ def collect(config: ExperimentConfig, folder: Folder, num_workers: int | None = 
         seconds=end - start,
         rollout_seconds=end - (pool.first_answer_at or end),
         num_workers=workers,
+        physics_seconds=physics_seconds,
+        plain_domains=plain_domains,
     )
     _say_summary(progress, summary)
     return summary
@@ -270,7 +312,8 @@ def _say_summary(progress: Progress, summary: CollectSummary) -> None:
     for reason in summary.unstable:
         progress.say(f"left out as unstable: {reason}")
     if summary.written:
+        limit = f", {summary.physics_share:.0%} of the physics' own speed" if summary.physics_seconds else ""
         progress.say(
             f"{summary.written} shards written, {summary.kept} kept; {summary.transitions} transitions "
-            f"in {summary.seconds:.0f} s, {summary.transitions_per_second_per_core:.0f} a second and core"
+            f"in {summary.seconds:.0f} s, {summary.transitions_per_second_per_core:.0f} a second and core{limit}"
         )

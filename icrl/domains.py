@@ -145,7 +145,14 @@ class MetaWorldEnvironment:
 
     The expert acts on the float32 observation that is recorded, so the behaviour policy is a function of the recorded
     state.
+
+    Attributes:
+        physics_seconds: seconds that steps have spent in MuJoCo itself, or None where that is not measured.
+        plain_because: why it is not the fast environment of `icrl.metaworld_fast`, where that was wanted.
     """
+
+    physics_seconds: float | None = None
+    plain_because: str | None = None
 
     def __init__(self, name: str) -> None:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
@@ -193,8 +200,41 @@ class MetaWorldEnvironment:
             raise UnstableSimulationError("MuJoCo reported a diverged state")
         return np.asarray(observation, dtype=np.float32), float(reward), bool(terminated), bool(info["success"])
 
+    def save_state(self) -> "SimulatorState":
+        """See `icrl.ground_truth.RestorableEnvironment.save_state`."""
+        from mujoco import mj_getState, mj_stateSize, mjtState
+
+        environment = self._environment
+        physics = np.empty(mj_stateSize(environment.model, mjtState.mjSTATE_INTEGRATION))
+        mj_getState(environment.model, environment.data, physics, mjtState.mjSTATE_INTEGRATION)
+        return SimulatorState(physics, dict(vars(environment)))
+
+    def restore_state(self, state: "SimulatorState") -> None:
+        """See `icrl.ground_truth.RestorableEnvironment.restore_state`."""
+        from mujoco import mj_setState, mjtState
+
+        environment = self._environment
+        mj_setState(environment.model, environment.data, state.physics, mjtState.mjSTATE_INTEGRATION)
+        vars(environment).clear()
+        vars(environment).update(state.attributes)
+
     def behaviour(self, observation: Observation) -> Action:
         """See `Environment.behaviour`."""
         # Some experts write into the observation they are given: the conversion gives them one of their own.
         action = self._policy.get_action(observation.astype(np.float64))
         return np.asarray(action, dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatorState:
+    """Everything that the steps to come in a MetaWorld environment depend on.
+
+    Attributes:
+        physics: MuJoCo's integration state.
+        attributes: the environment's attributes, not copied: MetaWorld replaces them, and some are views of the physics.
+        previous: what the fast environment keeps of the last observation; empty before an episode's first step.
+    """
+
+    physics: NDArray[np.float64]
+    attributes: dict[str, Any]
+    previous: tuple[float, ...] = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -9,7 +10,7 @@ import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
-from icrl.domains import Action, MetaWorldEnvironment, Observation, UnstableSimulationError
+from icrl.domains import Action, MetaWorldEnvironment, Observation, SimulatorState, UnstableSimulationError
 from icrl.metaworld_fast.scalar_code import STATE_SIZE, compile_expert, compile_outcome, compile_target
 
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -30,7 +31,7 @@ class FastMetaWorldEnvironment(MetaWorldEnvironment):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.physics_seconds = 0.0
+        self.physics_seconds: float = 0.0
         environment = self._environment
         self._expert = compile_expert(self._policy)
         self._target = compile_target(environment)
@@ -112,6 +113,15 @@ class FastMetaWorldEnvironment(MetaWorldEnvironment):
         if self._outcome is None:
             self._outcome = compile_outcome(self._environment)
         return result
+
+    def save_state(self) -> SimulatorState:
+        """See `icrl.ground_truth.RestorableEnvironment.save_state`."""
+        return replace(super().save_state(), previous=tuple(self._previous))
+
+    def restore_state(self, state: SimulatorState) -> None:
+        """See `icrl.ground_truth.RestorableEnvironment.restore_state`."""
+        super().restore_state(state)
+        self._previous = list(state.previous)
 
     def behaviour(self, observation: Observation) -> Action:
         """See `Environment.behaviour`."""

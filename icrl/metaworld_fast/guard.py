@@ -35,7 +35,9 @@ def make_environment(name: str) -> MetaWorldEnvironment:
     warnings.warn(
         f"{name} is stepped by MetaWorld itself, several times slower: {reason}", RuntimeWarning, stacklevel=2
     )
-    return MetaWorldEnvironment(name)
+    plain = MetaWorldEnvironment(name)
+    plain.plain_because = reason
+    return plain
 
 
 def version_mismatch() -> str | None:

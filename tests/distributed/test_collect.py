@@ -14,8 +14,9 @@ from distributed.collect import Collector, CollectSummary, collect, shard_jobs
 from icrl import domains
 from icrl.config import ClusterConfig, ExperimentConfig
 from icrl.datasets import MANIFEST, content_digest, read_manifest, read_shard, read_tasks
-from icrl.domains import Domain, UnstableSimulationError, get_domain, register_domain, task_seed
+from icrl.domains import Domain, MetaWorldEnvironment, UnstableSimulationError, get_domain, register_domain, task_seed
 from icrl.errors import InputError
+from icrl.metaworld_fast import guard
 from icrl.rollouts import rollout_task
 from icrl.storage import TEMPORARY_SUFFIX, Folder
 
@@ -87,6 +88,8 @@ def test_summary_and_manifest_describe_the_dataset(finished: tuple[Folder, Colle
     assert (summary.kept, summary.written, summary.num_workers) == (0, 8, 2)
     assert summary.transitions == 2 * 2 * 4 * 12
     assert summary.transitions_per_second_per_core > 0
+    assert 0 < summary.physics_share < 1
+    assert not summary.plain_domains
     assert sorted(folder.list()) == sorted([MANIFEST, *digests(folder)])
     for name in ("reach-v3", "button-press-v3"):
         for tier in ("low", "high"):
@@ -168,12 +171,32 @@ def test_worker_killed_in_the_middle_costs_nothing_but_time(
         assert read_shard(folder, path).entry.digest == digest
 
 
-def collect_here(config: ExperimentConfig, folder: Folder) -> None:
-    """Every shard, collected by one collector in this process."""
+def collect_here(config: ExperimentConfig, folder: Folder) -> list[str]:
+    """Digests of all shards, collected by one collector in this process."""
     jobs = shard_jobs(config)
     collector = Collector(folder, config, jobs[0].domain)
-    for job in jobs:
-        collector.run(job)
+    return [collector.run(job).shard.digest for job in jobs]
+
+
+def test_a_collector_without_the_fast_environment_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(guard.PROVED_VERSIONS, "metaworld", "3.0.0")
+    config, folder = make_config("reach-v3"), Folder.open(tmp_path)
+    job = shard_jobs(config)[0]
+    with pytest.warns(RuntimeWarning, match="several times slower"):
+        collector = Collector(folder, config, job.domain)
+    collected = collector.run(job)
+    assert collected.plain_because is not None
+    assert "metaworld 3.0.0" in collected.plain_because
+    assert collected.physics_seconds == 0
+
+
+def test_the_fast_environment_and_metaworld_write_the_same_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("reach-v3", episodes_per_task=2)
+    fast = collect_here(config, Folder.open(tmp_path / "fast"))
+    monkeypatch.setattr(guard, "make_environment", MetaWorldEnvironment)
+    assert collect_here(config, Folder.open(tmp_path / "plain")) == fast
 
 
 def test_unstable_tasks_are_named_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
