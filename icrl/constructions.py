@@ -100,7 +100,8 @@ def average_reward_layers(
     # The third head compares the constant 1 with itself, which gives every key the same weight.
     query[2, 0, layout.one] = key[2, 0, layout.one] = 1
     ones = torch.ones(1, context_length, 1).to(step_sizes)
-    weight_of_key = gram(kernel, ones[:, :1], ones, torch.tensor(temperature).to(step_sizes)).sum() / context_length
+    delta = torch.tensor(temperature, dtype=step_sizes.dtype, device=step_sizes.device)
+    weight_of_key = gram(kernel, ones[:, :1], ones, delta).mean()
     value[2, layout.rate] = rate_fraction / (context_length * weight_of_key) * td_error
     return _scaled(value, query, key, step_sizes)
 

@@ -71,17 +71,14 @@ def compute_grams(
     overflow; step sizes have to be multiplied by the same factor.
     """
     length, shape = context.length, temperature_TB.shape
-    live_BN = context.mask & ~context.terminated
-    state_BND = _zero_unless(context.mask.unsqueeze(-1), context.observation)
-    successor_BND = _zero_unless(live_BN.unsqueeze(-1), context.next_observation)
+    state_BND, successor_BND, reward_BN = without_padding(context)
     rows_BRD = torch.cat([state_BND, successor_BND, query_BQD.to(state_BND.dtype)], dim=1)
     square_B = rows_BRD[:, : 2 * length].square().sum(-1).amax(-1)
 
     key_mask = None if bool(context.mask.all()) else context.mask
     gram_TBRN = from_similarity(kernel, similarity(kernel, rows_BRD, state_BND), temperature_TB, key_mask, square_B)
-    is_state = torch.cat([context.mask, live_BN], dim=1).unsqueeze(-1)
+    is_state = torch.cat([context.mask, context.mask & ~context.terminated], dim=1).unsqueeze(-1)
     state_gram = _zero_unless(is_state, gram_TBRN[:, :, : 2 * length]).flatten(0, 1)
-    reward_BN = _zero_unless(context.mask, context.reward.to(state_BND.dtype))
     return Grams(
         operator=torch.sub(state_gram[:, :length], state_gram[:, length:], alpha=discount),
         state_gram=state_gram,
@@ -90,6 +87,14 @@ def compute_grams(
         radius=(square_B.sqrt() if kernel == "linear" else torch.ones_like(square_B)).expand(shape).flatten(),
         scale=(torch.exp(square_B / temperature_TB) if kernel == "exp" else square_B.new_ones(shape)).flatten(),
     )
+
+
+def without_padding(context: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+    """States, successors and rewards with 0 in place of padding and of terminal successors, whatever stood there."""
+    live_BN = context.mask & ~context.terminated
+    state_BND = _zero_unless(context.mask.unsqueeze(-1), context.observation)
+    successor_BND = _zero_unless(live_BN.unsqueeze(-1), context.next_observation)
+    return state_BND, successor_BND, _zero_unless(context.mask, context.reward.to(state_BND.dtype))
 
 
 def _zero_unless(mask: Tensor, numbers: Tensor) -> Tensor:
@@ -118,13 +123,8 @@ def check_inputs(
             f"successors have shape {tuple(context.next_observation.shape)}, but states "
             f"{tuple(context.observation.shape)}; give every state one successor of the same size"
         )
-    present_BN1, live_BN1 = context.mask.unsqueeze(-1), (context.mask & ~context.terminated).unsqueeze(-1)
-    parts = {
-        "observations": _zero_unless(present_BN1, context.observation),
-        "successors": _zero_unless(live_BN1, context.next_observation),
-        "rewards": _zero_unless(context.mask, context.reward),
-        "queries": query_BQD,
-    }
+    state_BND, successor_BND, reward_BN = without_padding(context)
+    parts = {"observations": state_BND, "successors": successor_BND, "rewards": reward_BN, "queries": query_BQD}
     for name, numbers in parts.items():
         # Smallest and largest are NaN when any number is, and far cheaper than asking every number.
         if numbers.numel() and not all(bool(extreme.isfinite()) for extreme in torch.aminmax(numbers.detach())):

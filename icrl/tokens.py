@@ -196,9 +196,9 @@ def _traces(context: Transitions, num_columns: int, decay: float) -> Tensor:
     if bool((context.mask[:, 1:] & ~context.mask[:, :-1]).any()):
         raise InputError("traces got a context with padding before a transition; move the padding to its end")
     follows = (context.next_observation[:, :-1] == context.observation[:, 1:]).all(dim=-1)
-    goes_on = torch.nn.functional.pad(follows & ~context.terminated[:, :-1], (1, num_columns - context.length))
-    # The column after a trajectory's last transition continues it; no key mask lets it matter elsewhere.
-    episode_BC = (~goes_on).cumsum(dim=1)
+    starts = torch.nn.functional.pad(~follows | context.terminated[:, :-1], (1, 0), value=True)
+    # A trajectory's last state, in the column after its last transition, continues it; other such columns are queries.
+    episode_BC = torch.nn.functional.pad(starts, (0, num_columns - context.length)).cumsum(dim=1)
     column = torch.arange(num_columns, device=episode_BC.device)
     lag_CC = column[:, None] - column[None, :]
     power_CC = torch.as_tensor(decay, dtype=context.reward.dtype) ** lag_CC.clamp_min(0)
