@@ -231,7 +231,7 @@ class SimulatorState:
 
     Attributes:
         physics: MuJoCo's integration state.
-        attributes: the environment's attributes, not copied: MetaWorld replaces them, and some are views of the physics.
+        attributes: the environment's attributes, not copied: steps replace them, and some are views of the physics.
         previous: what the fast environment keeps of the last observation; empty before an episode's first step.
     """
 
