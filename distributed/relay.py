@@ -14,7 +14,6 @@ POLL_S = 1.0
 HEARTBEAT_S = 10.0
 
 
-@ray.remote(num_cpus=0)
 class _Board:
     """Holds how far the workers are."""
 
@@ -35,7 +34,7 @@ def relayed(progress: Progress) -> Iterator[Any]:
     Yields:
         Handle of an actor; a worker calls ``handle.reach.remote(done, detail)``.
     """
-    board = _Board.remote()
+    board: Any = ray.remote(num_cpus=0)(_Board).remote()
     ended = threading.Event()
     printer = threading.Thread(target=_print_until, args=(ended, board, progress), daemon=True)
     printer.start()

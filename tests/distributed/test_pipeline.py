@@ -83,7 +83,7 @@ def test_a_step_beyond_the_bound_is_reported_as_divergence(finished_run: Folder,
     rows = pd.concat(profile_rows(reckless, finished_run / "dataset", trial) for trial in plan_trials(reckless))
     assert rows[rows.kernel == "softmax"].diverged.all()
     assert rows[rows.diverged][["td_loss", "td_ratio"]].isna().all().all()
-    with pytest.raises(InputError, match="softmax diverged at every temperature on .*lower tune.step_fraction"):
+    with pytest.raises(InputError, match=r"softmax diverged at every temperature on .*lower tune\.step_fraction"):
         best_temperatures(reckless, rows)
 
 
