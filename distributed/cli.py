@@ -61,6 +61,10 @@ class ReportCommand(StageCommand):
     """Write report.html, figures and all tables from what the other stages left."""
 
 
+class StatusCommand(StageCommand):
+    """Show what each stage of a run has done and what remains."""
+
+
 class RunCommand(StageCommand):
     """Run all stages in order; finished work is kept."""
 
@@ -83,6 +87,7 @@ class Icrl(BaseSettings):
     train: CliSubCommand[TrainCommand]
     transfer: CliSubCommand[TransferCommand]
     report: CliSubCommand[ReportCommand]
+    status: CliSubCommand[StatusCommand]
     run: CliSubCommand[RunCommand]
 
     @classmethod
@@ -186,11 +191,25 @@ def execute(name: str, command: StageCommand) -> None:
     for domain in config.domains:
         get_domain(domain)
 
+    if name == "status":
+        _print_status(config, folder)
+        return
+
     from distributed.pipeline import STAGE_NAMES, run_stages
 
     run_stages(STAGE_NAMES if name == "run" else (name,), config, folder)
     if name in ("report", "run"):
         _print_result(config, folder)
+
+
+def _print_status(config: ExperimentConfig, folder: Folder) -> None:
+    if not folder.exists("run.json"):
+        raise InputError(f"{folder} is not a run folder: it has no run.json; give the --run-dir of a run")
+    from rich.console import Console
+
+    from distributed.status import run_status, status_table
+
+    Console().print(status_table(run_status(config, folder)))
 
 
 def _print_result(config: ExperimentConfig, folder: Folder) -> None:

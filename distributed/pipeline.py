@@ -88,10 +88,8 @@ def stage_record(run: Folder, name: str) -> dict[str, Any] | None:
 
 def _run_one(stage: Stage, config: ExperimentConfig, run: Folder, record: dict[str, Any] | None) -> None:
     _write_provenance(config, run)
-    settings = _stage_settings(stage, config)
-    work = f"work-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]}"
     start = time.monotonic()
-    summary = stage.run(config, run, work)
+    summary = stage.run(config, run, work_name(stage, config))
     seconds = time.monotonic() - start
     if record is not None:
         # The time of a check says nothing about what the stage cost.
@@ -103,10 +101,16 @@ def _run_one(stage: Stage, config: ExperimentConfig, run: Folder, record: dict[s
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 2),
             "versions": package_versions(),
-            "settings": settings,
+            "settings": _stage_settings(stage, config),
             "summary": summary,
         },
     )
+
+
+def work_name(stage: Stage, config: ExperimentConfig) -> str:
+    """Name of the working folder in which an unfinished stage keeps its pieces, one for each set of settings."""
+    settings = json.dumps(_stage_settings(stage, config), sort_keys=True)
+    return f"work-{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
 
 
 def _record_name(stage: str) -> str:

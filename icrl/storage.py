@@ -4,9 +4,11 @@ Every file appears whole or not at all: it is written under a temporary name and
 upload visible only once it is complete.
 """
 
+import errno
 import json
 import os
 import posixpath
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 from icrl.errors import InputError
 
 TEMPORARY_SUFFIX = ".tmp"
+RETRY_PAUSES_S = (0.5, 3.0)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,17 @@ class Folder:
             return bytes(stream.read())
 
     def write(self, name: str, content: bytes) -> None:
-        """Write the file `name` so that nobody ever sees half of it."""
+        """Write the file `name` so that nobody ever sees half of it; storage that fails is tried again twice."""
+        for pause_s in RETRY_PAUSES_S:
+            try:
+                return self._write_once(name, content)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise
+                time.sleep(pause_s)
+        return self._write_once(name, content)
+
+    def _write_once(self, name: str, content: bytes) -> None:
         target = self._join(name)
         if not self.is_local:
             with self.filesystem.open_output_stream(target) as stream:

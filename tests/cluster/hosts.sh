@@ -1,13 +1,15 @@
 #!/bin/bash
-# Simulated machines on one Linux host: each has its own network, processes, home folder, /tmp and /dev/shm, and an sshd
-# that accepts the key $STATE/key. Everything else, so also $STATE/shared, is common to all, like a network file system.
+# Simulated machines on one Linux host: each has its own network, processes, /root (a layer over this one's), /tmp and
+# /dev/shm, and an sshd that accepts the key $STATE/key. Everything else, so also $STATE/shared, is common to all, like a
+# network file system.
 #
 #   hosts.sh up N STATE      start machines 1 to N at 10.77.0.11, 10.77.0.12, …
 #   hosts.sh kill I STATE    machine I loses its power
 #   hosts.sh down STATE      end them all
 #
-# STATE must not lie below /root or /tmp, which every machine has for itself. Needs root, iproute2, openssh-server and rsync. Each machine is a process namespace of its own because `ray stop`, which
-# the launcher runs on every machine, ends all Ray processes that it can see.
+# Needs root, iproute2, openssh-server and rsync. STATE must not lie below /root or /tmp, which every machine has for
+# itself. Each machine is a process namespace of its own because `ray stop`, which the launcher runs on every machine,
+# ends all Ray processes that it can see.
 set -euo pipefail
 
 BRIDGE=icrl-net
@@ -16,10 +18,7 @@ ADDRESS=10.77.0
 start_host() {
     local number=$1 state=$2
     local name=icrl-$number folder=$state/host-$number
-    mkdir -p "$folder/root/.ssh" "$folder/run"
-    cp "$state/key.pub" "$folder/root/.ssh/authorized_keys"
-    touch "$folder/root/.bashrc"
-    chmod -R go-rwx "$folder/root"
+    mkdir -p "$folder/home" "$folder/run"
     ip netns add "$name"
     ip link add "$name" type veth peer name eth0 netns "$name"
     ip link set "$name" master $BRIDGE up
@@ -30,7 +29,12 @@ start_host() {
     ip -n "$name" route add default via $ADDRESS.1
     ip netns exec "$name" unshare --pid --fork --kill-child --mount --mount-proc --uts bash -c "
         hostname $name
-        mount --bind $folder/root /root
+        mount -t tmpfs tmpfs $folder/home
+        mkdir -p $folder/home/{upper/.ssh,work}
+        cp $state/key.pub $folder/home/upper/.ssh/authorized_keys
+        touch $folder/home/upper/.bashrc
+        chmod -R go-rwx $folder/home/upper
+        mount -t overlay overlay -o lowerdir=/root,upperdir=$folder/home/upper,workdir=$folder/home/work /root
         mount --bind $folder/run /run
         mount -t tmpfs tmpfs /tmp
         mount -t tmpfs tmpfs /dev/shm
@@ -73,5 +77,5 @@ case $1 in
     up) up "$2" "$(realpath -m "$3")" ;;
     kill) kill_host "$2" "$(realpath -m "$3")" ;;
     down) down "$(realpath -m "$2")" ;;
-    *) sed -n '2,9s/^# \?//p' "$0"; exit 2 ;;
+    *) sed -n '2,12s/^# \?//p' "$0"; exit 2 ;;
 esac
