@@ -44,7 +44,7 @@ def success_cell(name: str, tier: str, noise_std: float) -> str:
 
 def main(names: list[str]) -> None:
     tiers = CollectConfig().noise_tiers
-    print(f"| domain | {' | '.join(f'{tier} ({noise_std:g})' for tier, noise_std in tiers.items())} |")
+    print(f"| domain | {' | '.join(f'{tier} ({noise_std:.1f})' for tier, noise_std in tiers.items())} |")
     print("|---|" + "---|" * len(tiers))
     for name in names or sorted(ALL_V3_ENVIRONMENTS):
         cells = [success_cell(name, tier, noise_std) for tier, noise_std in tiers.items()]

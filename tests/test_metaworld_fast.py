@@ -127,6 +127,21 @@ def test_quaternion_equals_scipys_on_all_four_branches() -> None:
         assert list(arithmetic.quaternion(matrix.ravel().tolist())) == Rotation.from_matrix(matrix).as_quat().tolist()
 
 
+def test_touching_equals_metaworlds_for_every_geom() -> None:
+    environment = MetaWorldEnvironment("pick-place-v3")
+    simulator = environment._environment
+    pads = [simulator.data.geom(f"{side}pad_geom").id for side in ("left", "right")]
+    observation = environment.reset_task(1)
+    seen = set()
+    for step in range(60):
+        observation, *_ = environment.step(environment.behaviour(observation))
+        for geom in range(simulator.model.ngeom) if step % 6 == 0 else ():
+            expected = bool(simulator.touching_object(geom))
+            seen.add(expected)
+            assert arithmetic.touching_object(simulator.data, *pads, geom) == expected
+    assert seen == {False, True}
+
+
 def test_prism_equals_metaworlds() -> None:
     def traced(stand_ins: StandIns) -> Any:
         corners = [stand_ins.array(name, 3) for name in ("curr", "zero", "one")]

@@ -1,9 +1,10 @@
 """Scalar counterparts of the array functions in MetaWorld's rewards and observations, equal to them bit for bit.
 
-All take and return Python floats. Each follows the order of operations of the function that it stands for.
+Numbers are Python floats. Each function follows the order of operations of the function that it stands for.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -74,3 +75,15 @@ def quaternion(matrix: list[float]) -> tuple[float, float, float, float]:
 def in_prism(curr: list[float], zero: list[float], one: list[float]) -> bool:
     """Whether a point lies in the box between two opposite corners, in any order of the corners."""
     return all(min(start, end) <= x <= max(start, end) for x, start, end in zip(curr, zero, one, strict=True))
+
+
+def touching_object(data: Any, left_pad: int, right_pad: int, object_geom: int) -> bool:
+    """`SawyerXYZEnv.touching_object`: whether both pads of the gripper press on a geom, all given by their ids."""
+    contacts = data.contact
+    forces = {left_pad: 0.0, right_pad: 0.0}
+    for pair, address in zip(contacts.geom.tolist(), contacts.efc_address.tolist(), strict=True):
+        if object_geom in pair:
+            other = pair[pair[0] == object_geom]
+            if other in forces:
+                forces[other] += data.efc_force[address]
+    return all(force > 0 for force in forces.values())

@@ -28,7 +28,7 @@ RUNTIME: dict[str, Any] = {
     "hamacher_product": reward_utils.hamacher_product,
     **{
         name: getattr(arithmetic, name)
-        for name in ("long_tail", "gaussian", "log", "sin", "cos", "quaternion", "in_prism")
+        for name in ("long_tail", "gaussian", "log", "sin", "cos", "quaternion", "in_prism", "touching_object")
     },
 }
 """Names that traced code calls."""
@@ -272,7 +272,10 @@ class _Object:
         raise TraceError(f"attribute {attribute} is a {type(value).__name__}")
 
     def _touching_object(self, geom_id: int) -> Number:
-        return self._stand_ins.trace.let(f"{self._name}.touching_object({geom_id})", Kind.PYTHON)
+        data = self._instance.data
+        self._stand_ins.views["data"] = data
+        pads = [data.geom(f"{side}pad_geom").id for side in ("left", "right")]
+        return self._stand_ins.trace.let(f"touching_object(data, {pads[0]}, {pads[1]}, {geom_id})", Kind.PYTHON)
 
 
 class _Data:
