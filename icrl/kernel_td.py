@@ -173,13 +173,19 @@ class FixedPoint:
     Attributes:
         value: ``[Q]``, values of the queries.
         condition: 2-norm condition number of the linear system that was solved.
-        rate: spectral radius of I − α A for α = 1 / ‖A‖₂, the factor by which the error of TD(0) shrinks per layer in
-            the long run; 1 or more means that it does not converge.
+        eigenvalue: complex eigenvalues of the operator A.
     """
 
     value: Tensor
     condition: float
-    rate: float
+    eigenvalue: Tensor
+
+    def rate(self, step_size: float) -> float:
+        """Spectral radius of I − α A: in the long run a layer multiplies the error by it; from 1 on it grows.
+
+        Not for TD(λ), whose traces change the rate though not the fixed point.
+        """
+        return float((1 - step_size * self.eigenvalue).abs().max())
 
 
 def fixed_point(
@@ -235,9 +241,8 @@ def _solve(operator: Tensor, reward: Tensor, *, directions: Tensor, query_gram: 
     basis = rows[singular > max(directions.shape) * torch.finfo(singular.dtype).eps * singular[0]].T
     reduced = basis.T @ operator @ basis
     system = reduced + ridge * torch.eye(len(reduced), dtype=reduced.dtype)
-    update = torch.eye(len(reduced), dtype=reduced.dtype) - reduced / torch.linalg.matrix_norm(operator, 2)
     return FixedPoint(
         value=query_gram @ basis @ torch.linalg.solve(system, basis.T @ reward),
         condition=float(torch.linalg.cond(system)),
-        rate=float(torch.linalg.eigvals(update).abs().max()),
+        eigenvalue=torch.linalg.eigvals(reduced),
     )
