@@ -51,7 +51,7 @@ def test_a_run_killed_in_each_stage_ends_as_if_it_had_not_been(
     finished_run: Folder, tiny_config: ExperimentConfig, tmp_path: Path
 ) -> None:
     config, run, log = tmp_path / "tiny.yaml", tmp_path / "run", tmp_path / "log"
-    config.write_text(yaml.safe_dump(tiny_config.model_dump(mode="json")))
+    config.write_text(yaml.safe_dump(tiny_config.model_dump(mode="json"), sort_keys=False))
 
     shards = "dataset/shards/*/*/*.parquet"
     kill_once(start(config, run, log), lambda: len(files(run, shards)) >= 2, log)
