@@ -11,14 +11,16 @@ Everything stays inside the forward pass and needs no more than attention offers
 3. *Gate.* Weights w on the simplex combine the values, v = Σ_t w_t v_t. A TD error is affine in the value, so the
    combination's TD error on the folds is Σ_t w_t e_t exactly, and the best combination is a convex problem:
 
-       minimise  (1 / N) Σ_j (Σ_t w_t e_t[j])² / s  +  λ KL(w ‖ π),       s = the smallest mean square of a single e_t.
+       minimise  (1 / N) Σ_j (Σ_t w_t e_t[j])² / s  +  (λ / n) KL(w ‖ π),
 
-   π is what the source domains found useful, λ how much evidence it takes to leave it. Entropic mirror descent solves
-   it, and each of its steps is one softmax over the T temperatures. This part is ours, as are its two plainer
-   relatives, the best δ alone (`hard`) and a softmax of the folds' losses (`soft`).
+   where s is the smallest mean square of a single e_t, π what the source domains found useful (`fit_gate`), and
+   n = (Σ_j e[j]²)² / Σ_j e[j]⁴ of the best e_t the number of errors that carry the evidence: where few transitions
+   decide the loss, the prior decides the choice. Entropic mirror descent solves it, and each of its steps is one
+   softmax over the T temperatures. This part is ours, as are its two plainer relatives, the best δ alone (`hard`) and
+   a softmax of the folds' losses (`soft`).
 
 What a value may be is known from the context: rewards in [a, b] allow values between a / (1 − γ) and b / (1 − γ), and 0
-where an episode ended. Every head clips its values to this range, so that no temperature can do unbounded harm.
+where an episode ended. What is combined is clipped to this range, so that no temperature can do unbounded harm.
 
 Cost: T (1 + K ((K − 1) / K)²) fixed forward passes when all is counted in N × N products, less what is shared: the
 distances behind a fold's kernel matrices are computed once for all temperatures.
@@ -26,9 +28,12 @@ distances behind a fold's kernel matrices are computed once for all temperatures
 Shape letters: B contexts, N transitions in a context, Q queries, D numbers in an observation, T temperatures, L depth.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -47,6 +52,11 @@ MIRROR_STEPS = 60
 SOFT_SAMPLES = 40.0
 """How many independent TD errors the `soft` rule takes a context for: fewer than N, since squares are heavy-tailed."""
 
+STRENGTH = 0.3
+"""λ, and below it how sharply a source's loss counts in the prior: chosen once, on the source tier's fit tasks."""
+
+SHARPNESS = 6.0
+
 
 @dataclass(frozen=True, eq=False)
 class Gate:
@@ -54,13 +64,13 @@ class Gate:
 
     Attributes:
         temperature: ``[T]``, the bank's δ, ascending.
-        prior: ``[T]``, π, positive and summing to 1.
+        log_prior: ``[T]``, log π; −inf excludes a temperature.
         strength: λ, at least 0; only the `stacked` rule reads it.
     """
 
     temperature: Tensor
-    prior: Tensor
-    strength: float
+    log_prior: Tensor
+    strength: float = STRENGTH
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +78,16 @@ class Bank:
     """What all temperatures say about B contexts and their queries.
 
     Attributes:
-        value: ``[T, B, Q]``, values from the whole context, clipped to the possible range.
-        fold_error: ``[T, B, N]``, TD error of each context transition under values from the other folds; 0 at padding.
+        value: ``[T, B, Q]``, values from the whole context, as each fixed temperature has them.
+        value_range: ``[2, B, 1]``, the smallest and largest possible value.
+        fold_error: ``[T, B, N]``, TD error of each context transition under clipped values from the other folds; 0 at
+            padding.
         mask: ``[B, N]`` bool, false at padding.
         diverged: ``[T, B]`` bool; values left the divergence limit, of the whole context or of a fold.
     """
 
     value: Tensor
+    value_range: Tensor
     fold_error: Tensor
     mask: Tensor
     diverged: Tensor
@@ -83,6 +96,11 @@ class Bank:
     def fold_loss(self) -> Tensor:
         """``[T, B]``, mean squared TD error over the folds."""
         return self.fold_error.square().sum(-1) / self.mask.sum(-1)
+
+    def combine(self, weight: Tensor) -> Tensor:
+        """Values ``[..., B, Q]`` under weights ``[..., T, B]`` of the clipped temperatures."""
+        clipped_TBQ = self.value.clamp(*self.value_range).masked_fill(self.diverged.unsqueeze(-1), 0)
+        return torch.einsum("...tb,tbq->...bq", weight, clipped_TBQ)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +116,27 @@ class AdaptiveEvaluation:
     value: Tensor
     weight: Tensor
     diverged: Tensor
+
+
+def fit_gate(summary: pd.DataFrame, kernel: KernelName, sources: Sequence[str]) -> Gate:
+    """The gate that source domains teach: log π = −sharpness · mean over sources of log(loss / the source's best loss).
+
+    A temperature that costs some sources much keeps little of the prior, whatever it gains on others: losses of single
+    contexts do not show this risk, because the transitions that reveal it are rare.
+
+    Args:
+        summary: from `icrl.rkhs.profile_summary`; all domains on the same temperatures.
+        kernel: name of a kernel with a temperature.
+        sources: domains to learn from. One without a positive loss, or that diverged somewhere, teaches nothing; when
+            none is left, the prior is uniform.
+    """
+    of_kernel = summary[summary["kernel"] == kernel]
+    loss_DT = of_kernel.pivot(index="domain", columns="temperature", values="td_loss")
+    known = loss_DT.loc[loss_DT.index.isin(sources) & (loss_DT.gt(0) & loss_DT.notna()).all(axis=1)]
+    log_loss_DT = np.log(known.to_numpy())
+    excess_T = (log_loss_DT - log_loss_DT.min(axis=1, keepdims=True)).sum(axis=0) / max(len(known), 1)
+    log_prior_T = torch.log_softmax(torch.tensor(-SHARPNESS * excess_T), dim=0)
+    return Gate(torch.tensor(loss_DT.columns.to_numpy(), dtype=torch.float32), log_prior_T.float())
 
 
 def evaluate_adaptive(
@@ -136,8 +175,7 @@ def evaluate_adaptive(
         num_folds=num_folds,
     )
     weight = gate_weights(bank, gate, rule)
-    value = (weight.unsqueeze(-1) * bank.value.masked_fill(bank.diverged.unsqueeze(-1), 0)).sum(0)
-    return AdaptiveEvaluation(value, weight, bank.diverged.all(0))
+    return AdaptiveEvaluation(bank.combine(weight), weight, bank.diverged.all(0))
 
 
 def evaluate_bank(
@@ -173,7 +211,7 @@ def evaluate_bank(
             f"with {num_folds} folds a context of {int(context.mask.sum(-1).amin())} transitions has none left beside "
             "a fold; give longer contexts, and at least 2 folds"
         )
-    low_B1, high_B1 = value_range(context, discount)
+    limits = value_range(context, discount)
 
     def values(part: Transitions, queries: Tensor) -> tuple[Tensor, Tensor]:
         result = evaluate(
@@ -184,25 +222,26 @@ def evaluate_bank(
             step_fraction=step_fraction[None, None],
             discount=discount,
         )
-        return result.value.clamp(low_B1, high_B1), result.diverged
+        return result.value, result.diverged
 
     value, diverged = values(context, query_BQD)
     errors = []
     for fold in folds:
         heldout, rest = _select(context, fold), _select(context, ~fold)
         at_both, fold_diverged = values(rest, torch.cat([heldout.observation, heldout.next_observation], dim=1))
+        at_both = at_both.clamp(*limits)
         at_state, at_successor = at_both[..., : heldout.length], at_both[..., heldout.length :]
         error = td_errors(heldout.reward, at_state, at_successor, heldout.terminated, discount)
         errors.append(error.masked_fill(~heldout.mask, 0))
         diverged = diverged | fold_diverged
-    return Bank(value, torch.cat(errors, dim=-1), context.mask, diverged)
+    return Bank(value, limits, torch.cat(errors, dim=-1), context.mask, diverged)
 
 
-def value_range(context: Transitions, discount: float) -> tuple[Tensor, Tensor]:
-    """The smallest and largest value ``[B, 1]`` that rewards like the context's allow; 0 lies within, for ends."""
+def value_range(context: Transitions, discount: float) -> Tensor:
+    """The smallest and largest value ``[2, B, 1]`` that rewards like the context's allow; 0 lies within, for ends."""
     reward = context.reward.masked_fill(~context.mask, 0)
-    low, high = reward.amin(-1, keepdim=True).clamp_max(0), reward.amax(-1, keepdim=True).clamp_min(0)
-    return low / (1 - discount), high / (1 - discount)
+    low_B1, high_B1 = reward.amin(-1, keepdim=True).clamp_max(0), reward.amax(-1, keepdim=True).clamp_min(0)
+    return torch.stack([low_B1, high_B1]) / (1 - discount)
 
 
 def gate_weights(bank: Bank, gate: Gate, rule: Rule = "stacked") -> Tensor:
@@ -211,7 +250,7 @@ def gate_weights(bank: Bank, gate: Gate, rule: Rule = "stacked") -> Tensor:
     A context without any TD error to learn from, such as one whose rewards are all 0, keeps the prior.
     """
     allowed_TB = ~bank.diverged | bank.diverged.all(0)
-    log_prior_TB = gate.prior.log()[:, None].masked_fill(~allowed_TB, -torch.inf)
+    log_prior_TB = torch.log_softmax(gate.log_prior[:, None].masked_fill(~allowed_TB, -torch.inf), dim=0)
     loss_TB = bank.fold_loss.masked_fill(~allowed_TB, torch.inf)
     best_B = loss_TB.amin(0)
     informative_B = best_B > torch.finfo(best_B.dtype).tiny
@@ -223,11 +262,13 @@ def gate_weights(bank: Bank, gate: Gate, rule: Rule = "stacked") -> Tensor:
     else:
         error = bank.fold_error.masked_fill(~allowed_TB.unsqueeze(-1), 0) / bank.mask.sum(-1, keepdim=True).sqrt()
         product_BTT = torch.einsum("tbn,ubn->btu", error, error) / best_B.where(informative_B, 1)[:, None, None]
-        weight_TB = mirror_descent(product_BTT, log_prior_TB.T, gate.strength).T
-    return torch.where(informative_B, weight_TB, log_prior_TB.exp() / log_prior_TB.exp().sum(0))
+        square_BN = error[loss_TB.argmin(0), torch.arange(len(best_B))].square()
+        evidence_B = (square_BN.sum(-1).square() / square_BN.square().sum(-1)).where(informative_B, 1)
+        weight_TB = mirror_descent(product_BTT, log_prior_TB.T, (gate.strength / evidence_B)[:, None]).T
+    return torch.where(informative_B, weight_TB, log_prior_TB.exp())
 
 
-def mirror_descent(product_BTT: Tensor, log_prior_BT: Tensor, strength: float | Tensor) -> Tensor:
+def mirror_descent(product_BTT: Tensor, log_prior_BT: Tensor, strength: Tensor) -> Tensor:
     """Minimise wᵀ C w + λ KL(w ‖ π) over the simplex by steps that are each one softmax over temperatures.
 
     A step solves the problem with wᵀ C w replaced by its slope, at a distance KL(w ‖ w_k) / η, which gives
@@ -237,7 +278,7 @@ def mirror_descent(product_BTT: Tensor, log_prior_BT: Tensor, strength: float | 
     Args:
         product_BTT: C, symmetric and positive semidefinite; in units of the best temperature's loss.
         log_prior_BT: log π; −inf excludes a temperature.
-        strength: λ.
+        strength: λ, broadcastable to ``[B, 1]``.
 
     Returns:
         ``[B, T]``; differentiable in all arguments.

@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from icrl.adaptive import (
     RULES,
+    SHARPNESS,
     Bank,
     Gate,
     Rule,
     evaluate_adaptive,
     evaluate_bank,
+    fit_gate,
     gate_weights,
     mirror_descent,
     value_range,
@@ -31,8 +34,8 @@ STEPS = torch.ones(DEPTH, dtype=torch.float64)
 GRID = torch.logspace(-2, 1, 7, dtype=torch.float64)
 
 
-def uniform_gate(temperature: Tensor = GRID, strength: float = 0.03) -> Gate:
-    return Gate(temperature, torch.full_like(temperature, 1 / len(temperature)), strength)
+def uniform_gate(temperature: Tensor = GRID, strength: float = 0.3) -> Gate:
+    return Gate(temperature, torch.zeros_like(temperature), strength)
 
 
 def random_context(num_contexts: int = 2, length: int = 20, seed: int = 0) -> tuple[Transitions, Tensor]:
@@ -97,7 +100,7 @@ def test_mirror_descent_finds_the_minimum(strength: float) -> None:
     product = np.einsum("btn,bun->btu", errors, errors) / 30
     product /= np.diagonal(product, axis1=1, axis2=2).min(1)[:, None, None]
     prior = rng.dirichlet(np.ones(8), size=6)
-    found = mirror_descent(torch.tensor(product), torch.tensor(prior).log(), strength).numpy()
+    found = mirror_descent(torch.tensor(product), torch.tensor(prior).log(), torch.tensor(strength)).numpy()
     np.testing.assert_allclose(found.sum(1), 1)
     for matrix, pi, weight in zip(product, prior, found, strict=True):
 
@@ -118,8 +121,10 @@ def test_mirror_descent_finds_the_minimum(strength: float) -> None:
 def test_a_strong_prior_is_kept_and_an_excluded_temperature_gets_nothing() -> None:
     product = torch.eye(3, dtype=torch.float64)[None] * torch.tensor([1.0, 2, 3], dtype=torch.float64)
     prior = torch.tensor([[0.2, 0.3, 0.5]], dtype=torch.float64)
-    torch.testing.assert_close(mirror_descent(product, prior.log(), 1e6), prior, atol=1e-5, rtol=0)
-    without = mirror_descent(product, prior.log().masked_fill(torch.tensor([True, False, False]), -torch.inf), 0.1)
+    torch.testing.assert_close(mirror_descent(product, prior.log(), torch.tensor(1e6)), prior, atol=1e-5, rtol=0)
+    without = mirror_descent(
+        product, prior.log().masked_fill(torch.tensor([True, False, False]), -torch.inf), torch.tensor(0.1)
+    )
     assert without[0, 0] == 0
     assert without.sum() == pytest.approx(1)
 
@@ -129,11 +134,14 @@ def test_weights_of_two_hand_made_errors() -> None:
     error = torch.tensor([[[1.0, -1, 1, -1]], [[-1.0, 1, -1, 1]]], dtype=torch.float64)
     bank = Bank(
         value=torch.tensor([[[2.0]], [[4.0]]], dtype=torch.float64),
+        value_range=torch.tensor([[[0.0]], [[3.0]]], dtype=torch.float64),
         fold_error=error * torch.tensor([1.0, 1.01], dtype=torch.float64)[:, None, None],
         mask=torch.ones(1, 4, dtype=torch.bool),
         diverged=torch.zeros(2, 1, dtype=torch.bool),
     )
     gate = uniform_gate(GRID[:2], strength=0.0)
+    # The second value, 4, is clipped to 3.
+    assert bank.combine(gate_weights(bank, gate)).item() == pytest.approx(2 * 0.5025 + 3 * 0.4975, abs=2e-3)
     assert gate_weights(bank, gate, "stacked")[:, 0].tolist() == pytest.approx([0.5025, 0.4975], abs=1e-3)
     assert gate_weights(bank, gate, "hard")[:, 0].tolist() == [1, 0]
     assert gate_weights(bank, gate, "soft")[:, 0].tolist() == pytest.approx([0.5985, 0.4015], abs=1e-3)
@@ -146,7 +154,7 @@ def test_a_context_without_reward_keeps_the_prior(rule: Rule) -> None:
         context.observation, 0 * context.reward, context.next_observation, context.terminated, context.mask
     )
     prior = torch.softmax(torch.arange(7.0, dtype=torch.float64), dim=0)
-    weight = gate_weights(bank_of(silent, query), Gate(GRID, prior, 0.03), rule)
+    weight = gate_weights(bank_of(silent, query), Gate(GRID, prior.log()), rule)
     torch.testing.assert_close(weight, prior[:, None].expand(-1, 2))
 
 
@@ -169,11 +177,11 @@ def test_values_are_the_weighted_values_and_do_not_depend_on_the_batch(kernel: K
     settings = {"kernel": kernel, "gate": uniform_gate(), "step_fraction": STEPS, "discount": DISCOUNT}
     together = evaluate_adaptive(context, query, **settings)  # type: ignore[arg-type]
     bank = evaluate_bank(context, query, kernel=kernel, temperature=GRID, step_fraction=STEPS, discount=DISCOUNT)
-    torch.testing.assert_close(together.value, torch.einsum("tb,tbq->bq", together.weight, bank.value))
+    low, high = value_range(context, DISCOUNT)
+    torch.testing.assert_close(together.value, torch.einsum("tb,tbq->bq", together.weight, bank.value.clamp(low, high)))
     assert not together.diverged.any()
     alone = evaluate_adaptive(context[1:2], query[1:2], **settings)  # type: ignore[arg-type]
     torch.testing.assert_close(alone.value, together.value[1:2])
-    low, high = value_range(context, DISCOUNT)
     assert ((together.value >= low) & (together.value <= high)).all()
 
 
@@ -201,7 +209,7 @@ def value_errors(temperature: float, gate: Gate, seed: int) -> tuple[Tensor, Ten
         context, query, kernel="rbf", temperature=gate.temperature, step_fraction=STEPS, discount=DISCOUNT
     )
     weight = gate_weights(bank, gate)
-    adaptive = torch.einsum("tb,tbq->bq", weight, bank.value)
+    adaptive = bank.combine(weight)
     chosen = (weight * gate.temperature.log()[:, None]).sum(0).median().exp()
     return (bank.value - truth).square().mean((1, 2)), (adaptive - truth).square().mean(), chosen
 
@@ -220,3 +228,38 @@ def test_over_processes_of_many_bandwidths_the_choice_beats_every_fixed_temperat
     fixed = torch.stack([errors / errors.min() for errors, _, _ in results]).mean(0)
     adaptive = torch.stack([error / errors.min() for errors, error, _ in results]).mean()
     assert adaptive < 0.7 * fixed.min()
+
+
+def test_the_prior_is_the_sources_mean_log_loss_and_nobody_elses() -> None:
+    losses = {
+        "a": [1.0, 2, 4],
+        "b": [9.0, 3, 3],
+        "target": [1.0, 50, 50],
+        "silent": [0.0, 0, 0],
+        "lost": [1, 2, np.nan],
+    }
+    summary = pd.DataFrame(
+        [
+            {"kernel": "rbf", "domain": domain, "temperature": temperature, "td_loss": loss}
+            for domain, row in losses.items()
+            for temperature, loss in zip([0.1, 0.2, 0.3], row, strict=True)
+        ]
+    )
+    gate = fit_gate(summary, "rbf", ["a", "b", "silent", "lost"])
+    assert gate.temperature.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    # Mean ratios to the best, geometric: √3, √2 and 2.
+    expected = np.array([3, 2, 4]) ** (-SHARPNESS / 2)
+    np.testing.assert_allclose(gate.log_prior.exp(), expected / expected.sum(), rtol=1e-5)
+    nobody = fit_gate(summary, "rbf", ["silent"])
+    np.testing.assert_allclose(nobody.log_prior.exp(), 1 / 3, rtol=1e-6)
+
+
+def test_on_one_shared_bandwidth_nothing_is_lost_under_its_prior() -> None:
+    truth = 0.3
+    fixed = torch.stack([value_errors(truth, uniform_gate(), seed)[0] for seed in (3, 4)]).mean(0)
+    summary = pd.DataFrame({"kernel": "rbf", "domain": "source", "temperature": GRID.numpy(), "td_loss": fixed.numpy()})
+    gate = fit_gate(summary, "rbf", ["source"])
+    gate = Gate(gate.temperature.double(), gate.log_prior.double())
+    results = [value_errors(truth, gate, seed) for seed in (5, 6)]
+    errors, adaptive = torch.stack([r[0] for r in results]).mean(0), torch.stack([r[1] for r in results]).mean()
+    assert adaptive <= 1.02 * errors.min()
