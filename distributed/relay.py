@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from distributed.progress import Progress
 
 POLL_S = 1.0
 HEARTBEAT_S = 10.0
+PATIENCE_S = 5.0
 
 
 class _Board:
@@ -52,7 +54,11 @@ def _print_until(ended: threading.Event, board: Any, progress: Progress) -> None
     while not last:
         # One more look after the end, so that the last report is printed.
         last = ended.wait(POLL_S)
-        done, detail = ray.get(board.look.remote())
+        try:
+            done, detail = ray.get(board.look.remote(), timeout=PATIENCE_S)
+        except (GetTimeoutError, RayActorError):
+            # The board's node is busy or lost; the fit itself does not need the board.
+            done, detail = progress.done, ""
         now = time.monotonic()
         if done != progress.done:
             progress.reach(done, detail)

@@ -10,7 +10,7 @@ from distributed.collect import shard_jobs
 from distributed.evaluate import transfer_blocks
 from distributed.fit import FIT_NAME
 from distributed.pipeline import STAGES, Stage, stage_record, work_name
-from distributed.tune import plan_trials
+from distributed.tune import count_trials
 from icrl.config import ExperimentConfig
 from icrl.storage import Folder
 
@@ -78,7 +78,7 @@ def _count_shards(config: ExperimentConfig, run: Folder, work: Folder) -> tuple[
 
 
 def _count_trials(config: ExperimentConfig, run: Folder, work: Folder) -> tuple[int, int]:
-    return _present([trial.file for trial in plan_trials(config)], work)
+    return count_trials(config, work)
 
 
 def _count_steps(config: ExperimentConfig, run: Folder, work: Folder) -> tuple[int, int]:

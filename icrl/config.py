@@ -83,6 +83,9 @@ class TuneConfig(Section):
     """Largest temperature."""
     num_temperatures: Annotated[int, Field(ge=2)] = 25
     """Temperatures, spaced evenly in their logarithm."""
+    search: Literal["grid", "optuna", "asha"] = "grid"
+    """`grid` tries every temperature; `optuna` lets TPE propose as many for each kernel and domain; `asha` stops the
+    weaker half of the grid at a quarter and at a half of the depth."""
     temperatures_per_trial: PositiveCount = 1
     """Neighbouring temperatures that one trial evaluates (and reports one by one)."""
     step_fraction: PositiveNumber = 1.0
@@ -95,6 +98,8 @@ class TuneConfig(Section):
             raise ValueError(
                 f"min_temperature {self.min_temperature:g} must be below max_temperature {self.max_temperature:g}"
             )
+        if self.search != "grid" and self.temperatures_per_trial > 1:
+            raise ValueError(f"temperatures_per_trial must be 1 with search {self.search}, which judges each by itself")
         return self
 
 

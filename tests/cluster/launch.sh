@@ -11,24 +11,26 @@ cd "$(dirname "$0")/../.."
 EXPECTED=$(realpath "$1") STATE=/var/tmp/icrl-hosts VENV=$PWD/.venv
 shift
 PATH=$VENV/bin:$PATH
-export RAY_UP_enable_autoscaler_v2=0
+export RAY_UP_enable_autoscaler_v2=0 RAY_USAGE_STATS_ENABLED=0
 trap 'tests/cluster/hosts.sh down $STATE' EXIT
 
 # The launcher itself gets a process namespace too: it may stop Ray processes that it can see.
 alone() { unshare --pid --fork --kill-child --mount-proc "$@"; }
 step() { echo "== $* ($SECONDS s)"; }
 
-rm -rf "$STATE"
+rm -rf "$STATE" /tmp/ray/cluster-icrl-simulated.*
+ray get-auth-token --generate > /dev/null
 tests/cluster/hosts.sh up 3 $STATE
 python - "$STATE" "$VENV" > $STATE/cluster.yaml << 'PYTHON'
 import sys, yaml
 state, venv = sys.argv[1:]
 settings = yaml.safe_load(open("docs/cluster.local.yaml"))
+settings["cluster_name"] = "icrl-simulated"
 settings["provider"] |= {"head_ip": "10.77.0.11", "worker_ips": ["10.77.0.12", "10.77.0.13"]}
 settings["auth"] = {"ssh_user": "root", "ssh_private_key": f"{state}/key"}
 settings["setup_commands"] = [
     f"ln -sfn {venv} ~/icrl-env",
-    "grep -q icrl-env ~/.bashrc || echo 'export PATH=~/icrl-env/bin:$PATH PYTHONPATH=~/icrl-project RAY_ADDRESS=auto' >> ~/.bashrc",
+    "grep -q icrl-env ~/.bashrc || echo 'export PATH=~/icrl-env/bin:$PATH PYTHONPATH=~/icrl-project RAY_ADDRESS=auto RAY_AUTH_MODE=token' >> ~/.bashrc",
 ]
 print(yaml.safe_dump(settings))
 PYTHON

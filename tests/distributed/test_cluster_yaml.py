@@ -29,10 +29,11 @@ def test_ray_accepts_the_file(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_node_installs_the_lock_and_joins_the_cluster(name: str) -> None:
     settings = load(name)
     set_up = "\n".join(settings["setup_commands"])
-    (mounted,) = settings["file_mounts"]
-    assert settings["file_mounts"][mounted] == "."
+    mounted = next(target for target, source in settings["file_mounts"].items() if source == ".")
     assert f"--constraint {mounted}/constraints.txt --editable {mounted}" in set_up
-    assert "RAY_ADDRESS=auto" in set_up
+    assert "RAY_ADDRESS=auto RAY_AUTH_MODE=token" in set_up
+    # Without the common token anyone in the network could run code on the cluster.
+    assert settings["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
     # A folder in the home directory with a package's name would hide the package from a submitted script.
     assert not (ROOT / Path(mounted).name).exists()
     head, worker = settings["head_start_ray_commands"][-1], settings["worker_start_ray_commands"][-1]
