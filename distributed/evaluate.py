@@ -4,8 +4,9 @@ A block is one target at one noise tier. It runs all kernels and sources on the 
 work between sources, and writes its rows itself, so that the driver holds none and an interrupted run keeps them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,14 +16,29 @@ import ray
 from distributed.actor_pool import ActorPool
 from distributed.progress import Progress
 from distributed.session import num_workers_for
-from icrl.config import ExperimentConfig
+from icrl.adaptive import log_excess
+from icrl.adaptive_rows import adaptive_rows, target_gates
+from icrl.config import ExperimentConfig, KernelName
 from icrl.contexts import HeldOut, context_generator, draw_contexts, split_tasks
 from icrl.datasets import read_tasks
 from icrl.evaluation import measure
+from icrl.kernels import has_temperature
 from icrl.storage import Folder
-from icrl.tables import CELLS, DEPTHS
+from icrl.tables import ADAPTIVE, BANK, CELLS, DEPTHS
 from icrl.types import Transitions
 from icrl.weights import FittedWeights
+
+LogExcess = Mapping[KernelName, pd.DataFrame]
+"""`icrl.adaptive.log_excess` of every kernel with a temperature."""
+
+
+class TransferTables(NamedTuple):
+    """What an evaluation, or a block of it, consists of; columns as in `icrl.tables`."""
+
+    cells: pd.DataFrame
+    depth: pd.DataFrame
+    adaptive: pd.DataFrame
+    bank: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -33,9 +49,14 @@ class Block:
     tier: str
 
     @property
-    def files(self) -> tuple[str, str]:
-        """Where the block's cell and depth rows lie in the evaluation's folder."""
-        return f"cells/{self.target}/{self.tier}.parquet", f"depth/{self.target}/{self.tier}.parquet"
+    def files(self) -> tuple[str, ...]:
+        """Where the block's rows of every table lie in the evaluation's folder."""
+        return tuple(f"{table}/{self.target}/{self.tier}.parquet" for table in TransferTables._fields)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The columns that say which block a row belongs to; the depth table calls the target its domain."""
+        return {"target": self.target, "domain": self.target, "tier": self.tier}
 
     def is_done(self, folder: Folder) -> bool:
         """Whether the block's rows lie in the evaluation's folder."""
@@ -53,10 +74,11 @@ def heldout_tasks(config: ExperimentConfig, tier: str) -> list[int]:
 
 
 def block_rows(
-    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, block: Block
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Cell rows (`icrl.tables.CELLS`) and depth rows (`icrl.tables.DEPTHS`) of a block, reading one task at a time."""
-    cells, depths = [], []
+    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, excess: LogExcess, block: Block
+) -> TransferTables:
+    """All rows of a block, reading one task at a time."""
+    parts: list[list[pd.DataFrame]] = [[] for _ in TransferTables._fields]
+    gates = target_gates(excess, config.domains, block.target)
     for index, episodes in read_tasks(dataset, block.target, block.tier, heldout_tasks(config, block.tier)):
         context, heldout = draw_contexts(
             episodes,
@@ -66,12 +88,18 @@ def block_rows(
             discount=config.discount,
             generator=context_generator(config.seed, block.target, block.tier, index, "transfer"),
         )
-        seed = episodes[0].task_seed
-        cells += [part.assign(task_seed=seed) for part in _cell_rows(config, weights, context, heldout)]
-        depths += [part.assign(task_seed=seed) for part in _depth_rows(config, weights, block.target, context, heldout)]
-    cell_table = pd.concat(cells, ignore_index=True).assign(target=block.target, tier=block.tier)
-    depth_table = pd.concat(depths, ignore_index=True).assign(domain=block.target, tier=block.tier)
-    return cell_table[list(CELLS)], depth_table[list(DEPTHS)]
+        adaptive, bank = adaptive_rows(config, gates, context, heldout)
+        of_task = (
+            _cell_rows(config, weights, context, heldout),
+            _depth_rows(config, weights, block.target, context, heldout),
+            [adaptive],
+            [bank],
+        )
+        for part, rows in zip(parts, of_task, strict=True):
+            part += [table.assign(task_seed=episodes[0].task_seed) for table in rows]
+    schemas = (CELLS, DEPTHS, ADAPTIVE, BANK)
+    joined = (pd.concat(part, ignore_index=True).assign(**block.names) for part in parts)
+    return TransferTables(*(table[list(schema)] for table, schema in zip(joined, schemas, strict=True)))
 
 
 def _cell_rows(
@@ -132,13 +160,17 @@ class Evaluator:
         config: the experiment.
         dataset: folder of the collected dataset.
         weights: the fitted weights.
+        excess: what each kernel's profiles teach the adaptive model.
         folder: the evaluation's folder.
     """
 
-    def __init__(self, config: ExperimentConfig, dataset: Folder, weights: FittedWeights, folder: Folder) -> None:
+    def __init__(
+        self, config: ExperimentConfig, dataset: Folder, weights: FittedWeights, excess: LogExcess, folder: Folder
+    ) -> None:
         self._config = config
         self._dataset = dataset
         self._weights = weights
+        self._excess = excess
         self._folder = folder
 
     def ping(self) -> None:
@@ -146,23 +178,22 @@ class Evaluator:
 
     def run(self, block: Block) -> None:
         """Write the block's rows."""
-        for name, rows in zip(block.files, block_rows(self._config, self._dataset, self._weights, block), strict=True):
+        tables = block_rows(self._config, self._dataset, self._weights, self._excess, block)
+        for name, rows in zip(block.files, tables, strict=True):
             self._folder.write_table(name, pa.Table.from_pandas(rows, preserve_index=False))
 
 
 def evaluate_transfer(
-    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, folder: Folder
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+    config: ExperimentConfig, dataset: Folder, weights: FittedWeights, profiles: pd.DataFrame, folder: Folder
+) -> TransferTables:
     """Apply all weights to all held-out tasks, or to those that remain.
 
     Args:
         config: the experiment.
         dataset: folder of the collected dataset.
         weights: the fitted weights.
+        profiles: rows of `icrl.tables.PROFILES`, from which the adaptive model takes its temperatures and priors.
         folder: folder of this evaluation; blocks that lie there are kept.
-
-    Returns:
-        The cell table and the depth table.
 
     Raises:
         InputError: a shard of the dataset is damaged.
@@ -171,9 +202,10 @@ def evaluate_transfer(
     blocks = transfer_blocks(config)
     remaining = [block for block in blocks if not block.is_done(folder)]
     progress = Progress("transfer", len(blocks), "blocks", done=len(blocks) - len(remaining))
+    excess = {kernel: log_excess(profiles, kernel) for kernel in config.model.kernels if has_temperature(kernel)}
     actor_class = ray.remote(num_cpus=1, num_gpus=0)(Evaluator)
     pool = ActorPool(
-        lambda: actor_class.remote(config, dataset, weights, folder),
+        lambda: actor_class.remote(config, dataset, weights, excess, folder),
         remaining,
         group_of=lambda block: block.target,
         num_actors=num_workers_for(len(remaining), config),
@@ -182,10 +214,10 @@ def evaluate_transfer(
     )
     for block, _ in pool.run():
         progress.advance(str(block))
-    cells, depths = (
-        pa.concat_tables([folder.read_table(block.files[part]) for block in blocks]).to_pandas() for part in (0, 1)
+    files = zip(*(block.files for block in blocks), strict=True)
+    return TransferTables(
+        *(pa.concat_tables([folder.read_table(name) for name in names]).to_pandas() for names in files)
     )
-    return cells, depths
 
 
 def transfer_blocks(config: ExperimentConfig) -> list[Block]:

@@ -58,12 +58,16 @@ def run_train(config: ExperimentConfig, run: Folder, work: str) -> Summary:
 
 
 def run_transfer(config: ExperimentConfig, run: Folder, work: str) -> Summary:
-    """Apply all weights to all held-out tasks; writes `transfer/cells.parquet` and `transfer/depth.parquet`."""
+    """Apply all weights and the adaptive model to all held-out tasks.
+
+    Writes `transfer/cells.parquet`, `transfer/depth.parquet`, `transfer/adaptive.parquet`, `transfer/bank.parquet`.
+    """
     weights = FittedWeights.load(run, "train/weights.safetensors")
-    cells, depths = evaluate_transfer(config, run / "dataset", weights, run / "transfer" / work)
-    write_frame(run, "transfer/cells.parquet", cells)
-    write_frame(run, "transfer/depth.parquet", depths)
-    return {"rows": len(cells), "diverged": int(cells.diverged.sum())}
+    profiles = run.read_table("tune/profiles.parquet").to_pandas()
+    result = evaluate_transfer(config, run / "dataset", weights, profiles, run / "transfer" / work)
+    for name, table in result._asdict().items():
+        write_frame(run, f"transfer/{name}.parquet", table)
+    return {"rows": len(result.cells), "diverged": int(result.cells.diverged.sum())}
 
 
 def run_report(config: ExperimentConfig, run: Folder, work: str) -> Summary:

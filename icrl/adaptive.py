@@ -64,7 +64,7 @@ class Gate:
 
     Attributes:
         temperature: ``[T]``, the bank's δ, ascending.
-        log_prior: ``[T]``, log π; −inf excludes a temperature.
+        log_prior: ``[..., T]``, log π; −inf excludes a temperature. Leading axes stand for several gates at once.
         strength: λ, at least 0; only the `stacked` rule reads it.
     """
 
@@ -118,25 +118,38 @@ class AdaptiveEvaluation:
     diverged: Tensor
 
 
-def fit_gate(summary: pd.DataFrame, kernel: KernelName, sources: Sequence[str]) -> Gate:
+def log_excess(profiles: pd.DataFrame, kernel: KernelName) -> pd.DataFrame:
+    """Log of every temperature's TD loss over the domain's best: a row a domain, a column a temperature.
+
+    Args:
+        profiles: rows of `icrl.tables.PROFILES`; all domains on the same temperatures.
+        kernel: name of a kernel with a temperature.
+
+    Returns:
+        Without domains that have a loss of 0, or a temperature at which every context diverged: they teach no prior.
+    """
+    of_kernel = profiles[profiles["kernel"] == kernel]
+    of_task = of_kernel.groupby(["domain", "temperature", "task_seed"])["td_loss"].mean()
+    loss_DT = of_task.groupby(["domain", "temperature"]).mean().unstack("temperature")
+    known = loss_DT[(loss_DT > 0).all(axis=1)]
+    relative = known.div(known.min(axis=1), axis=0)
+    return pd.DataFrame(np.log(relative.to_numpy()), relative.index, relative.columns)
+
+
+def fit_gate(excess: pd.DataFrame, sources: Sequence[str]) -> Gate:
     """The gate that source domains teach: log π = −sharpness · mean over sources of log(loss / the source's best loss).
 
     A temperature that costs some sources much keeps little of the prior, whatever it gains on others: losses of single
     contexts do not show this risk, because the transitions that reveal it are rare.
 
     Args:
-        summary: from `icrl.rkhs.profile_summary`; all domains on the same temperatures.
-        kernel: name of a kernel with a temperature.
-        sources: domains to learn from. One without a positive loss, or that diverged somewhere, teaches nothing; when
-            none is left, the prior is uniform.
+        excess: from `log_excess`.
+        sources: domains to learn from; when none of them has an excess, the prior is uniform.
     """
-    of_kernel = summary[summary["kernel"] == kernel]
-    loss_DT = of_kernel.pivot(index="domain", columns="temperature", values="td_loss")
-    known = loss_DT.loc[loss_DT.index.isin(sources) & (loss_DT.gt(0) & loss_DT.notna()).all(axis=1)]
-    log_loss_DT = np.log(known.to_numpy())
-    excess_T = (log_loss_DT - log_loss_DT.min(axis=1, keepdims=True)).sum(axis=0) / max(len(known), 1)
-    log_prior_T = torch.log_softmax(torch.tensor(-SHARPNESS * excess_T), dim=0)
-    return Gate(torch.tensor(loss_DT.columns.to_numpy(), dtype=torch.float32), log_prior_T.float())
+    known = excess.to_numpy()[excess.index.isin(sources)]
+    mean_T = known.sum(axis=0) / max(len(known), 1)
+    log_prior_T = torch.log_softmax(torch.tensor(-SHARPNESS * mean_T), dim=0)
+    return Gate(torch.tensor(excess.columns.to_numpy(), dtype=torch.float32), log_prior_T.float())
 
 
 def evaluate_adaptive(
@@ -245,12 +258,12 @@ def value_range(context: Transitions, discount: float) -> Tensor:
 
 
 def gate_weights(bank: Bank, gate: Gate, rule: Rule = "stacked") -> Tensor:
-    """The weights ``[T, B]`` that each context gives to the temperatures; 0 for those that diverged.
+    """The weights ``[..., T, B]`` that each context gives to the temperatures; 0 for those that diverged.
 
     A context without any TD error to learn from, such as one whose rewards are all 0, keeps the prior.
     """
     allowed_TB = ~bank.diverged | bank.diverged.all(0)
-    log_prior_TB = torch.log_softmax(gate.log_prior[:, None].masked_fill(~allowed_TB, -torch.inf), dim=0)
+    log_prior_TB = torch.log_softmax(gate.log_prior.unsqueeze(-1).masked_fill(~allowed_TB, -torch.inf), dim=-2)
     loss_TB = bank.fold_loss.masked_fill(~allowed_TB, torch.inf)
     best_B = loss_TB.amin(0)
     informative_B = best_B > torch.finfo(best_B.dtype).tiny
@@ -258,13 +271,13 @@ def gate_weights(bank: Bank, gate: Gate, rule: Rule = "stacked") -> Tensor:
         weight_TB = torch.nn.functional.one_hot(loss_TB.argmin(0), len(loss_TB)).to(loss_TB).T
     elif rule == "soft":
         relative_TB = (loss_TB / best_B.where(informative_B, 1)).clamp_min(1)
-        weight_TB = torch.softmax(log_prior_TB - SOFT_SAMPLES / 2 * relative_TB.log(), dim=0)
+        weight_TB = torch.softmax(log_prior_TB - SOFT_SAMPLES / 2 * relative_TB.log(), dim=-2)
     else:
         error = bank.fold_error.masked_fill(~allowed_TB.unsqueeze(-1), 0) / bank.mask.sum(-1, keepdim=True).sqrt()
         product_BTT = torch.einsum("tbn,ubn->btu", error, error) / best_B.where(informative_B, 1)[:, None, None]
         square_BN = error[loss_TB.argmin(0), torch.arange(len(best_B))].square()
         evidence_B = (square_BN.sum(-1).square() / square_BN.square().sum(-1)).where(informative_B, 1)
-        weight_TB = mirror_descent(product_BTT, log_prior_TB.T, (gate.strength / evidence_B)[:, None]).T
+        weight_TB = mirror_descent(product_BTT, log_prior_TB.mT, (gate.strength / evidence_B)[:, None]).mT
     return torch.where(informative_B, weight_TB, log_prior_TB.exp())
 
 
@@ -277,11 +290,11 @@ def mirror_descent(product_BTT: Tensor, log_prior_BT: Tensor, strength: Tensor) 
 
     Args:
         product_BTT: C, symmetric and positive semidefinite; in units of the best temperature's loss.
-        log_prior_BT: log π; −inf excludes a temperature.
+        log_prior_BT: ``[..., B, T]``, log π; −inf excludes a temperature.
         strength: λ, broadcastable to ``[B, 1]``.
 
     Returns:
-        ``[B, T]``; differentiable in all arguments.
+        ``[..., B, T]``; differentiable in all arguments.
     """
     log_weight_BT = torch.log_softmax(log_prior_BT, dim=-1)
     kept_BT = log_prior_BT > -torch.inf

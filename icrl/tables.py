@@ -69,6 +69,37 @@ DEPTHS: Mapping[str, str] = {
 }
 """Own weights cut off after each depth: one row a task and depth."""
 
+BANK: Mapping[str, str] = {
+    "kernel": "name of the kernel",
+    "target": "domain that the context comes from",
+    "tier": "noise tier of the task",
+    "task_seed": "the integer that names the task",
+    "context": "number of the context within the task, from 0",
+    "temperature": "temperature δ of the bank",
+    "td_loss": "mean squared TD error on held-out transitions with this temperature fixed",
+    "fold_loss": "mean squared TD error inside the context, each fold under values from the rest",
+    "alignment": "kernel-target alignment of the context's states with its rewards",
+    "norm": "RKHS norm of the regularised fixed point, in units of the rewards' root mean square",
+    "diverged": "whether values left the bound, in the whole context or without a fold",
+}
+"""Adaptive model: one row a context and temperature of the bank, at untrained step sizes."""
+
+ADAPTIVE: Mapping[str, str] = {
+    "kernel": "name of the kernel",
+    "rule": "how the temperatures are combined",
+    "source": "domain whose profile is the prior, or `others` for all domains but the target",
+    "target": "domain that the context comes from",
+    "tier": "noise tier of the task",
+    "task_seed": "the integer that names the task",
+    "context": "number of the context within the task, from 0",
+    "temperature": "geometric mean of the bank's temperatures under the context's weights",
+    "td_loss": "mean squared TD error on held-out transitions",
+    "td_ratio": "TD loss / TD loss of the best constant value function",
+    "value_error": "centred explained variance against Monte-Carlo returns; 1 is perfect",
+    "diverged": "whether every temperature diverged",
+}
+"""Adaptive model: one row a context, rule and source of the prior."""
+
 
 def require_columns(table: pd.DataFrame, columns: Mapping[str, str], origin: str) -> None:
     """Refuse a table that lacks a column.

@@ -19,6 +19,7 @@ from icrl.adaptive import (
     evaluate_bank,
     fit_gate,
     gate_weights,
+    log_excess,
     mirror_descent,
     value_range,
 )
@@ -238,27 +239,28 @@ def test_the_prior_is_the_sources_mean_log_loss_and_nobody_elses() -> None:
         "silent": [0.0, 0, 0],
         "lost": [1, 2, np.nan],
     }
-    summary = pd.DataFrame(
+    profiles = pd.DataFrame(
         [
-            {"kernel": "rbf", "domain": domain, "temperature": temperature, "td_loss": loss}
+            {"kernel": "rbf", "domain": domain, "temperature": temperature, "task_seed": 0, "td_loss": loss}
             for domain, row in losses.items()
             for temperature, loss in zip([0.1, 0.2, 0.3], row, strict=True)
         ]
     )
-    gate = fit_gate(summary, "rbf", ["a", "b", "silent", "lost"])
+    gate = fit_gate(log_excess(profiles, "rbf"), ["a", "b", "silent", "lost"])
     assert gate.temperature.tolist() == pytest.approx([0.1, 0.2, 0.3])
     # Mean ratios to the best, geometric: √3, √2 and 2.
     expected = np.array([3, 2, 4]) ** (-SHARPNESS / 2)
     np.testing.assert_allclose(gate.log_prior.exp(), expected / expected.sum(), rtol=1e-5)
-    nobody = fit_gate(summary, "rbf", ["silent"])
+    nobody = fit_gate(log_excess(profiles, "rbf"), ["silent"])
     np.testing.assert_allclose(nobody.log_prior.exp(), 1 / 3, rtol=1e-6)
 
 
 def test_on_one_shared_bandwidth_nothing_is_lost_under_its_prior() -> None:
     truth = 0.3
     fixed = torch.stack([value_errors(truth, uniform_gate(), seed)[0] for seed in (3, 4)]).mean(0)
-    summary = pd.DataFrame({"kernel": "rbf", "domain": "source", "temperature": GRID.numpy(), "td_loss": fixed.numpy()})
-    gate = fit_gate(summary, "rbf", ["source"])
+    columns = {"kernel": "rbf", "domain": "source", "task_seed": 0, "temperature": GRID.numpy()}
+    profiles = pd.DataFrame(columns | {"td_loss": fixed.numpy()})
+    gate = fit_gate(log_excess(profiles, "rbf"), ["source"])
     gate = Gate(gate.temperature.double(), gate.log_prior.double())
     results = [value_errors(truth, gate, seed) for seed in (5, 6)]
     errors, adaptive = torch.stack([r[0] for r in results]).mean(0), torch.stack([r[1] for r in results]).mean()
