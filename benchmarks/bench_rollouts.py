@@ -22,9 +22,9 @@ from icrl.metaworld_fast.environment import FastMetaWorldEnvironment
 from icrl.provenance import package_versions
 
 NOISE_STD = 0.4
-ROUNDS = 8
+ROUNDS = 4
 SEED = 1
-STEPS = 100
+STEPS = 250
 RESULTS = Path(__file__).parent / "results" / "rollouts.json"
 
 Timed = tuple[float, float, list[Any]]
@@ -37,7 +37,8 @@ def loop(environment: MetaWorldEnvironment, seed: int, noise: NDArray[np.float64
     ready = time.thread_time()
     rows = []
     for row in noise:
-        action = np.clip(environment.behaviour(observation) + row, -1.0, 1.0).astype(np.float32)
+        noisy = environment.behaviour(observation) + row
+        action = np.minimum(np.maximum(noisy, -1.0), 1.0).astype(np.float32)
         observation, reward, _, success = environment.step(action)
         rows.append((action, observation, reward, success))
     end = time.thread_time()

@@ -25,7 +25,7 @@ def compile_target(environment: Any) -> Callable[..., Any]:
     def target() -> Any:
         action = stand_ins.array("action", ACTION_SIZE, Kind.SINGLE)
         shift = numpy.clip(action[:3], -1, 1) * symbolic.action_scale
-        return numpy.clip(stand_ins.array("position", 3) + shift, symbolic.mocap_low, symbolic.mocap_high)
+        return numpy.clip(stand_ins.array("position", 3) + shift, environment.mocap_low, environment.mocap_high)
 
     return _compile(stand_ins, "target", "env, position, action", target)
 
