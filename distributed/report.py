@@ -17,6 +17,7 @@ from icrl.config import ExperimentConfig
 from icrl.datasets import read_manifest
 from icrl.errors import InputError
 from icrl.findings import Summaries, group_table
+from icrl.one_model import OneModelSummaries, summarise_one_model
 from icrl.rkhs import group_domains, profile_summary, temperature_intervals
 from icrl.storage import Folder
 from icrl.transfer import depth_summary, own_summary, transfer_matrix
@@ -36,6 +37,8 @@ class RunTables:
     weights: pd.DataFrame
     cells: pd.DataFrame
     depths: pd.DataFrame
+    adaptive: pd.DataFrame
+    bank: pd.DataFrame
 
 
 def write_report(folder: Folder, config: ExperimentConfig) -> list[str]:
@@ -55,11 +58,19 @@ def write_report(folder: Folder, config: ExperimentConfig) -> list[str]:
     provenance = _read_provenance(folder)
     summaries = summarise(run_tables, config)
     picture = plots.plot_transfer_matrix(summaries.matrix, summaries.groups, config.domains, config.model.kernels)
-    page = render_page(summaries, run_tables.training, run_tables.weights, provenance, config)
+    one_model = summarise_one_model(
+        run_tables.adaptive,
+        run_tables.bank,
+        summaries.profiles,
+        summaries.matrix,
+        np.random.default_rng(config.seed),
+        num_resamples=config.transfer.num_resamples,
+    )
+    page = render_page(summaries, one_model, run_tables.training, run_tables.weights, provenance, config)
     folder.write(PAGE, page.encode())
     folder.write(PICTURE, figure_png(picture))
     tensorboard.log_transfer(folder, summaries.matrix, {"transfer matrix": picture})
-    return [PAGE, PICTURE, *_write_tables(folder, run_tables, summaries, config.model.kernels)]
+    return [PAGE, PICTURE, *_write_tables(folder, run_tables, summaries, one_model, config.model.kernels)]
 
 
 def read_run_tables(folder: Folder) -> RunTables:
@@ -74,6 +85,8 @@ def read_run_tables(folder: Folder) -> RunTables:
         weights=_read_table(folder, "train/weights.parquet", tables.WEIGHTS),
         cells=_read_table(folder, "transfer/cells.parquet", tables.CELLS),
         depths=_read_table(folder, "transfer/depth.parquet", tables.DEPTHS),
+        adaptive=_read_table(folder, "transfer/adaptive.parquet", tables.ADAPTIVE),
+        bank=_read_table(folder, "transfer/bank.parquet", tables.BANK),
     )
 
 
@@ -144,7 +157,13 @@ def _read_provenance(folder: Folder) -> Provenance:
     )
 
 
-def _write_tables(folder: Folder, run_tables: RunTables, summaries: Summaries, kernels: Sequence[str]) -> list[str]:
+def _write_tables(
+    folder: Folder,
+    run_tables: RunTables,
+    summaries: Summaries,
+    one_model: OneModelSummaries,
+    kernels: Sequence[str],
+) -> list[str]:
     contents = {
         "profiles": run_tables.profiles,
         "training": run_tables.training,
@@ -158,6 +177,15 @@ def _write_tables(folder: Folder, run_tables: RunTables, summaries: Summaries, k
         "transfer_matrix": summaries.matrix,
         "own_weights": summaries.own,
         "depth_summary": summaries.depth,
+        "adaptive": run_tables.adaptive,
+        "bank": run_tables.bank,
+        "adaptive_against_fixed": one_model.adaptive,
+        "adaptive_over_domains": one_model.over_domains,
+        "cover_assignment": one_model.assignment,
+        "cover_sizes": one_model.sizes,
+        "cover_prices": one_model.prices,
+        "predicted_gaps": one_model.predicted,
+        "prediction_correlations": one_model.correlations,
     }
     names = []
     for name, frame in contents.items():

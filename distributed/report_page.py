@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from icrl import plots
 from icrl.config import ALL_TIERS, ExperimentConfig
 from icrl.findings import Summaries, describe, group_table
+from icrl.one_model import OneModelSummaries, describe_one_model, shown_adaptive
 
 PICTURE_DPI = 110
 
@@ -53,6 +54,7 @@ Column = Callable[[dict[Any, Any]], tuple[str, Any]]
 
 def render_page(
     summaries: Summaries,
+    one_model: OneModelSummaries,
     training: pd.DataFrame,
     weights: pd.DataFrame,
     provenance: Provenance,
@@ -62,6 +64,7 @@ def render_page(
 
     Args:
         summaries: the run's summary tables.
+        one_model: those of the adaptive model and of covers.
         training: rows of `icrl.tables.TRAINING`.
         weights: rows of `icrl.tables.WEIGHTS`.
         provenance: where the results come from.
@@ -75,9 +78,9 @@ def render_page(
         lstrip_blocks=True,
     )
     return environment.get_template("report.html.j2").render(
-        findings=describe(summaries, config.model.kernels),
-        figures=_figures(summaries, training, config),
-        tables=_tables(summaries, weights, provenance, config),
+        findings=[*describe(summaries, config.model.kernels), *describe_one_model(one_model)],
+        figures=_figures(summaries, one_model, training, config),
+        tables=_tables(summaries, weights, provenance, config) | _one_model_tables(one_model),
         provenance=provenance,
         config=config,
         config_text=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
@@ -99,7 +102,9 @@ def _figure_uri(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _figures(summaries: Summaries, training: pd.DataFrame, config: ExperimentConfig) -> dict[str, Any]:
+def _figures(
+    summaries: Summaries, one_model: OneModelSummaries, training: pd.DataFrame, config: ExperimentConfig
+) -> dict[str, Any]:
     domains, kernels = config.domains, config.model.kernels
     grouped = [kernel for kernel in kernels if kernel in set(summaries.groups["kernel"])]
     s = summaries
@@ -108,6 +113,8 @@ def _figures(summaries: Summaries, training: pd.DataFrame, config: ExperimentCon
         "profiles": {
             k: _figure_uri(plots.plot_profiles(s.profiles, s.intervals, s.groups, domains, k)) for k in grouped
         },
+        "adaptive": _figure_uri(plots.plot_adaptive(shown_adaptive(one_model), grouped)) if grouped else "",
+        "cover": _figure_uri(plots.plot_cover(one_model.prices, grouped)) if grouped else "",
         "kernels": _figure_uri(plots.plot_kernel_comparison(s.own, domains, kernels)),
         "depth": _figure_uri(plots.plot_depth(s.depth, domains, kernels)),
         "training": _figure_uri(plots.plot_training(training, domains, kernels)),
@@ -184,6 +191,64 @@ def _tables(
             stages, {"stage": _text("stage"), "seconds": _number("seconds", ".1f"), "finished": _text("finished")}
         ),
         "versions": _table(versions, {"package": _text("package"), "version": _text("version")}),
+    }
+
+
+def _one_model_tables(one_model: OneModelSummaries) -> dict[str, PageTable]:
+    assignment = one_model.assignment.sort_values(["kernel", "tolerance", "group", "domain"])
+    return {
+        "adaptive_rules": _table(
+            one_model.over_domains,
+            {
+                "kernel": _text("kernel"),
+                "rule": _text("rule"),
+                "median": _number("median"),
+                "90 % of domains below": _number("quantile_90"),
+                "worst": _number("worst"),
+                "worst domain": _text("worst_domain"),
+            },
+        ),
+        "adaptive": _table(
+            one_model.adaptive,
+            {
+                "kernel": _text("kernel"),
+                "rule": _text("rule"),
+                "prior from": _text("source"),
+                "domain": _text("domain"),
+                "adaptive / best fixed": _interval("ratio"),
+                "best fixed δ": _number("fixed_temperature"),
+                "diverged": _number("divergence_rate", ".1%"),
+            },
+        ),
+        "cover_sizes": _table(
+            one_model.sizes,
+            {
+                "kernel": _text("kernel"),
+                "ε": _number("tolerance", ".0%"),
+                "fixed temperatures": _text("num_models"),
+                "δ": lambda row: (", ".join(_format(number, ".2g") for number in row["temperatures"]),) * 2,
+            },
+        ),
+        "assignment": _table(
+            assignment,
+            {
+                "kernel": _text("kernel"),
+                "ε": _number("tolerance", ".0%"),
+                "δ": _number("group_temperature"),
+                "domain": _text("domain"),
+                "best δ": _number("best_temperature"),
+                "δ-interval": lambda row: (_range(row["low"], row["high"]), row["low"]),
+            },
+        ),
+        "correlations": _table(
+            one_model.correlations,
+            {
+                "kernel": _text("kernel"),
+                "measure": _text("measure"),
+                "rank correlation": _interval("correlation"),
+                "pairs": _text("num_pairs"),
+            },
+        ),
     }
 
 

@@ -15,7 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from icrl.config import ALL_TIERS
 
@@ -216,6 +216,52 @@ def plot_kernel_comparison(own: pd.DataFrame, domains: Sequence[str], kernels: S
     panels[0].set_yticks(range(len(domains)), [short_name(domain) for domain in domains])
     panels[0].set_ylim(len(domains) - 0.5, -0.5)
     _add_legend(figure, panels[0])
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def plot_adaptive(adaptive: pd.DataFrame, kernels: Sequence[str]) -> Figure:
+    """TD loss of the adaptive model over each domain's best fixed temperature with its interval, a panel a kernel.
+
+    Args:
+        adaptive: rows of `icrl.adaptive_summary.adaptive_summary`, one a kernel and domain.
+        kernels: the panels; in each, domains are sorted by their ratio.
+    """
+    num_domains = int(adaptive.groupby("kernel")["domain"].nunique().max())
+    figure = Figure(figsize=(5.5 * len(kernels), 0.17 * num_domains + 1.6))
+    for axes, kernel in zip(figure.subplots(1, len(kernels), squeeze=False)[0], kernels, strict=True):
+        rows = adaptive[adaptive["kernel"] == kernel].sort_values("ratio", ascending=False)
+        height, colour = np.arange(len(rows)), KERNEL_COLOURS[kernel]
+        axes.hlines(height, rows["ratio_low"], rows["ratio_high"], color=colour, linewidth=2.5, alpha=0.4)
+        axes.plot(rows["ratio"], height, "o", color=colour, markersize=4)
+        axes.axvline(1, color=INK, linewidth=1, linestyle="--")
+        axes.set(xscale="log", title=kernel, ylim=(len(rows) - 0.5, -0.5))
+        axes.set_xlabel("adaptive / best fixed (left of 1 is better)", fontsize=9)
+        axes.xaxis.set_major_locator(LogLocator(subs=(0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3)))
+        axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_yticks(height, [short_name(domain) for domain in rows["domain"]], fontsize=8)
+        axes.grid(visible=False, axis="y")
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def plot_cover(prices: pd.DataFrame, kernels: Sequence[str]) -> Figure:
+    """What each number of fixed temperatures can promise to every domain.
+
+    Args:
+        prices: from `icrl.cover.tolerance_by_size`.
+        kernels: the lines.
+    """
+    figure = Figure(figsize=(6.5, 3.6))
+    axes = figure.subplots()
+    for kernel in kernels:
+        line = prices[(prices["kernel"] == kernel) & np.isfinite(prices["tolerance"])]
+        axes.plot(line["num_models"], 1 + line["tolerance"], "o-", color=KERNEL_COLOURS[kernel], label=kernel)
+    axes.set(yscale="log", xlabel="fixed temperatures", ylabel="TD loss / domain's best, at worst")
+    _label_log_axis(axes.yaxis)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend()
     return figure
 
 

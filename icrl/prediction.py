@@ -24,7 +24,7 @@ from icrl.metrics import FloatArray
 from icrl.tables import BANK, require_columns
 from icrl.types import Transitions
 
-MEASURES = ("overlap", "alignment", "norm")
+_CORRELATIONS = ["kernel", "measure", "correlation", "correlation_low", "correlation_high", "num_pairs"]
 
 RIDGE = 0.01
 """Regularisation of the fixed point whose norm is taken, as a fraction of the mean of κ(s, s)."""
@@ -35,8 +35,8 @@ def context_measures(
 ) -> tuple[Tensor, Tensor]:
     """Kernel–target alignment and RKHS norm of every context at every temperature.
 
-    The norm is √(wᵀ K w) with (A + ridge) w = r, divided by the root mean square of r. The alignment of softmax, which is
-    no reproducing kernel and has no norm, is that of its symmetric part.
+    The norm is √(wᵀ K w) with (A + ridge) w = r, divided by the root mean square of r. The alignment of softmax, which
+    is no reproducing kernel and has no norm, is that of its symmetric part.
 
     Args:
         context: the transitions.
@@ -121,8 +121,8 @@ def rank_correlations(
         num_resamples: number of resamples.
 
     Returns:
-        One row a kernel and measure: `correlation`, `low`, `high` (95 % percentile interval), `num_pairs`. NaN with
-        fewer than three pairs, or when either side does not vary; no row where no pair is defined.
+        One row a kernel and measure: `correlation`, `correlation_low`, `correlation_high` (95 % percentile interval),
+        `num_pairs`. NaN with fewer than three pairs, or when either side does not vary; no row where no pair is defined.
     """
     measured = matrix.loc[matrix["tier"] == ALL_TIERS, ["kernel", "source", "target", "gap"]]
     rows = []
@@ -138,7 +138,7 @@ def rank_correlations(
         known = [value for value in resampled if np.isfinite(value)]
         low, high = np.quantile(known, [0.025, 0.975]) if known else (np.nan, np.nan)
         rows.append((kernel, measure, _spearman(x, y), low, high, len(defined)))
-    return pd.DataFrame(rows, columns=["kernel", "measure", "correlation", "low", "high", "num_pairs"])
+    return pd.DataFrame(rows, columns=_CORRELATIONS)
 
 
 def _loss_at_the_others_best(loss_DT: FloatArray) -> FloatArray:

@@ -12,11 +12,12 @@ import pytest
 from rich.console import Console
 
 from distributed.report import summary_table, write_report
+from icrl.adaptive_rows import OTHERS
 from icrl.config import ExperimentConfig, ModelConfig, TransferConfig
 from icrl.datasets import Shard, write_manifest
 from icrl.errors import InputError
 from icrl.storage import Folder
-from icrl.tables import CELLS, DEPTHS, PROFILES, TRAINING, WEIGHTS
+from icrl.tables import ADAPTIVE, BANK, CELLS, DEPTHS, PROFILES, TRAINING, WEIGHTS
 
 DOMAINS = ("pick-place-v3", "shelf-place-v3", "button-press-v3")
 BEST_STEP = {"pick-place-v3": 2, "shelf-place-v3": 2, "button-press-v3": 0}
@@ -28,7 +29,7 @@ def make_run(location: Path, config: ExperimentConfig) -> Folder:
     """A run folder in which a task has TD loss 1 + task at its domain's best δ, twice that under foreign weights."""
     folder = Folder.open(location)
     rows: dict[str, list[tuple[object, ...]]] = {
-        name: [] for name in ("profiles", "training", "weights", "cells", "depth")
+        name: [] for name in ("profiles", "training", "weights", "cells", "depth", "adaptive", "bank")
     }
     for kernel in config.model.kernels:
         scale = 10.0 if kernel == "linear" else 1.0
@@ -42,6 +43,17 @@ def make_run(location: Path, config: ExperimentConfig) -> Folder:
                 for step, temperature in enumerate(grid):
                     distance = 0 if kernel == "linear" else abs(step - BEST_STEP[domain])
                     rows["profiles"].append((kernel, domain, temperature, task, 0, loss * 3**distance, 0.5, False))
+                for tier in config.collect.noise_tiers if kernel != "linear" else ():
+                    of_task = (domain, tier, task, 0)
+                    rows["adaptive"] += [
+                        (kernel, "stacked", source, *of_task, best, 0.9 * loss, 0.5, 0.75, False)
+                        for source in (OTHERS, *config.domains)
+                    ]
+                    for step, temperature in enumerate(grid):
+                        excess = 3 ** abs(step - BEST_STEP[domain])
+                        rows["bank"].append(
+                            (kernel, *of_task, temperature, loss * excess, loss * excess, 1 / excess, excess, False)
+                        )
                 for tier in config.collect.noise_tiers:
                     rows["depth"] += [(kernel, domain, tier, task, depth, loss / depth, 0.5, False) for depth in (1, 2)]
                     rows["cells"] += [
@@ -54,6 +66,8 @@ def make_run(location: Path, config: ExperimentConfig) -> Folder:
         ("weights", WEIGHTS, "train/weights.parquet"),
         ("cells", CELLS, "transfer/cells.parquet"),
         ("depth", DEPTHS, "transfer/depth.parquet"),
+        ("adaptive", ADAPTIVE, "transfer/adaptive.parquet"),
+        ("bank", BANK, "transfer/bank.parquet"),
     ):
         frame = pd.DataFrame(rows[name], columns=list(columns))
         folder.write_table(file, pa.Table.from_pandas(frame, preserve_index=False))
@@ -122,7 +136,7 @@ def test_page_is_self_contained(run: tuple[Folder, list[str]]) -> None:
     page = page_of(run[0])
     assert {"link", "iframe"}.isdisjoint(page.tags)
     pictures = [address for address in page.addresses if not address.startswith("#")]
-    assert len(pictures) == 2 + 1 + 3, "a matrix a kernel, a profile a kernel with temperature, three more"
+    assert len(pictures) == 2 + 1 + 5, "a matrix a kernel, a profile a kernel with temperature, five more"
     assert all(address.startswith("data:image/svg+xml;base64,") for address in pictures)
     links = [address[1:] for address in page.addresses if address.startswith("#")]
     assert links
@@ -136,6 +150,8 @@ def test_page_is_self_contained(run: tuple[Folder, list[str]]) -> None:
         "comes from rbf on 3 of 3 domains",
         "The TD loss of the linear kernel is 10 times that of rbf",
         "None of the 162 evaluations behind the transfer matrix diverged",
+        "a TD loss of 0.90 times (median) and at worst 0.90 times",
+        "With rbf, 2 fixed temperatures keep every domain within 20% of its best.",
         "Code: <b>abc.",
     ],
 )
@@ -152,7 +168,7 @@ def test_picture_is_a_png(run: tuple[Folder, list[str]]) -> None:
 def test_tables_are_equal_as_parquet_and_csv(run: tuple[Folder, list[str]]) -> None:
     folder, files = run
     names = [name.removesuffix(".csv") for name in files if name.endswith(".csv")]
-    assert len(names) == 12
+    assert len(names) == 21
     for name in names:
         stored = folder.read_table(f"{name}.parquet").to_pandas()
         text = pd.read_csv(io.BytesIO(folder.read(f"{name}.csv")))
@@ -200,6 +216,8 @@ def test_one_domain_and_the_linear_kernel_alone_give_the_same_page_twice(tmp_pat
         ("train/weights.parquet", "train"),
         ("transfer/cells.parquet", "transfer"),
         ("transfer/depth.parquet", "transfer"),
+        ("transfer/adaptive.parquet", "transfer"),
+        ("transfer/bank.parquet", "transfer"),
         ("stages/train.json", "train"),
         ("run.json", "collect"),
         ("dataset/manifest.json", "collect"),
