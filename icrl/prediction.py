@@ -122,7 +122,7 @@ def rank_correlations(
 
     Returns:
         One row a kernel and measure: `correlation`, `correlation_low`, `correlation_high` (95 % percentile interval),
-        `num_pairs`. NaN with fewer than three pairs, or when either side does not vary; no row where no pair is defined.
+        `num_pairs`. NaN with fewer than three pairs, or when either side does not vary; no row without a defined pair.
     """
     measured = matrix.loc[matrix["tier"] == ALL_TIERS, ["kernel", "source", "target", "gap"]]
     rows = []

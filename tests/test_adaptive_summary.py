@@ -29,9 +29,8 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
     ).reindex(columns=list(BANK))
     adaptive = pd.DataFrame(
         [
-            names
-            | {"rule": rule, "source": OTHERS, "task_seed": task, "td_loss": adaptive_loss * scale, "diverged": False}
-            for rule, scale in (("stacked", 1.0), ("hard", 1.5))
+            names | {"rule": rule, "source": OTHERS, "task_seed": task, "td_loss": loss, "diverged": False}
+            for rule, loss in (("stacked", 2.0), ("hard", 3.0))
             for task in (0, 1)
         ]
     ).reindex(columns=list(ADAPTIVE))
