@@ -10,9 +10,9 @@ from icrl.config import KernelName
 from icrl.constructions import td_layers
 from icrl.engine import evaluate, evaluate_at_step_sizes
 from icrl.kernels import SYMMETRIC_KERNELS
+from icrl.selection import take
 from icrl.tokens import Layout, trajectory_prompt, transition_prompt
 from icrl.transformer import forward
-from icrl.types import Transitions
 from icrl.verification.check import Check, largest_relative_difference
 from icrl.verification.problems import KERNELS, Problem, random_problem
 
@@ -81,7 +81,7 @@ def check_invariances(generator: torch.Generator) -> list[Check]:
             step_sizes = problem.step_sizes(kernel, DEPTH, generator)
             value = explicit_values(problem, kernel, step_sizes)
             permutation = torch.randperm(problem.context.length, generator=generator)
-            shuffled = replace(problem, context=_select(problem.context, permutation))
+            shuffled = replace(problem, context=take(problem.context, permutation))
             order.append(largest_relative_difference(explicit_values(shuffled, kernel, step_sizes), value))
             alone = explicit_values(replace(problem, query=problem.query[:, :1]), kernel, step_sizes)
             others.append(float((alone - value[:, :1]).abs().max() / value.abs().max()))
@@ -93,20 +93,10 @@ def check_invariances(generator: torch.Generator) -> list[Check]:
     ]
 
 
-def _select(context: Transitions, index: Tensor) -> Transitions:
-    return Transitions(
-        context.observation[:, index],
-        context.reward[:, index],
-        context.next_observation[:, index],
-        context.terminated[:, index],
-        context.mask[:, index],
-    )
-
-
 def _padding_difference(problem: Problem, kernel: KernelName, step_sizes: Tensor, value: Tensor) -> float:
     """Ten masked transitions of nonsense in front of the context."""
     index = torch.cat([torch.zeros(10, dtype=torch.int64), torch.arange(problem.context.length)])
-    context = _select(problem.context, index)
+    context = take(problem.context, index)
     mask = torch.arange(context.length)[None] >= 10
     nonsense = context.observation.where(mask.unsqueeze(-1), torch.nan)
     padded = replace(problem, context=replace(context, observation=nonsense, mask=mask))

@@ -7,6 +7,7 @@ import torch
 
 from icrl.engine import Evaluation, evaluate
 from icrl.errors import InputError
+from icrl.selection import take
 from icrl.types import Transitions
 from icrl.verification.check import Check
 from icrl.verification.problems import KERNELS
@@ -52,14 +53,7 @@ def _with(value: float, name: str) -> Transitions:
 
 
 def _empty() -> Transitions:
-    context = small_context()
-    return Transitions(
-        context.observation[:, :0],
-        context.reward[:, :0],
-        context.next_observation[:, :0],
-        context.terminated[:, :0],
-        context.mask[:, :0],
-    )
+    return take(small_context(), slice(0))
 
 
 REFUSED: dict[str, Callable[[], Evaluation]] = {
@@ -86,13 +80,7 @@ REFUSED: dict[str, Callable[[], Evaluation]] = {
 def _one_transition() -> bool:
     """A single transition: one weight, so v ∝ κ(·, s), finite and not diverged."""
     context = small_context()
-    one = Transitions(
-        context.observation[:, :1],
-        context.reward[:, :1],
-        context.next_observation[:, :1],
-        context.terminated[:, :1],
-        context.mask[:, :1],
-    )
+    one = take(context, slice(1))
     results = [values(one, context.observation, kernel=kernel) for kernel in KERNELS]
     return all(bool(result.value.isfinite().all()) and not bool(result.diverged.any()) for result in results)
 
