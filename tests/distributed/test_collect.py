@@ -20,6 +20,8 @@ from icrl.metaworld_fast import guard
 from icrl.rollouts import rollout_task
 from icrl.storage import TEMPORARY_SUFFIX, Folder
 
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
+
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
