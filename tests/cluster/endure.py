@@ -38,7 +38,7 @@ def storage_faults(run: str) -> Iterator[tuple[Folder, Counter[str]]]:
     happened: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as markers:
         stages = ("dataset", "tune", "train", "transfer")
-        faults = faulty.Faults(Path(markers), os.getpid(), fail_every=6, kill_every=7, stages=stages)
+        faults = faulty.Faults(run, Path(markers), os.getpid(), fail_every=3, kill_every=4, seed=0, stages=stages)
         yield Folder(pafs.PyFileSystem(faulty.FaultyHandler(faults)), run), happened
         happened.update(marker.name.split("-")[0] for marker in Path(markers).iterdir())
 

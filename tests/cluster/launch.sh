@@ -46,7 +46,7 @@ alone ray submit $STATE/cluster.yaml distributed/cli.py -- run "$@" --run-dir $S
 python tests/cluster/same_results.py "$EXPECTED" $STATE/shared/submitted
 
 step ray submit of something wrong must fail
-! alone ray submit $STATE/cluster.yaml distributed/cli.py -- run --config nonsense
+if alone ray submit $STATE/cluster.yaml distributed/cli.py -- run --config nonsense; then exit 1; fi
 
 step ray job submit
 alone ray exec $STATE/cluster.yaml "cd ~/icrl-project && RAY_ADDRESS=http://127.0.0.1:8265 \

@@ -3,13 +3,14 @@
 shards.py [NUM_SHARDS] [NUM_WORKERS…]
 """
 
+import resource
 import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
-import psutil
 import ray
 from numpy.typing import NDArray
 from ray import cloudpickle
@@ -38,12 +39,17 @@ class Still:
         return np.zeros(4, np.float32)
 
 
+def resident_memory() -> int:
+    """Bytes of this process in memory (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 class PeakMemory:
     """Most resident memory of this process while the body runs, in MiB above its start."""
 
     def __enter__(self) -> "PeakMemory":
-        self._process, self._ended = psutil.Process(), threading.Event()
-        self._start = self._peak = self._process.memory_info().rss
+        self._ended = threading.Event()
+        self._start = self._peak = resident_memory()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self
@@ -55,7 +61,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.1):
-            self._peak = max(self._peak, self._process.memory_info().rss)
+            self._peak = max(self._peak, resident_memory())
 
 
 def main(num_shards: int, *num_workers: int) -> None:
