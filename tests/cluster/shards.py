@@ -77,12 +77,13 @@ def main(num_shards: int, *num_workers: int) -> None:
     )
     for workers in num_workers:
         with tempfile.TemporaryDirectory() as folder, PeakMemory() as memory:
-            start = time.monotonic()
+            start, cpu = time.monotonic(), time.process_time()
             summary = collect(config, Folder.open(folder), num_workers=workers)
-            seconds = time.monotonic() - start
+            seconds, cpu = time.monotonic() - start, time.process_time() - cpu
         print(
             f"{workers} workers: {summary.written} shards in {seconds:.1f} s, "
             f"{1000 * summary.rollout_seconds * workers / summary.written:.1f} ms a shard and worker, "
+            f"{1000 * cpu / summary.written:.1f} ms of the driver's CPU a shard, "
             f"driver +{memory.growth:.0f} MiB"
         )
 
