@@ -87,10 +87,10 @@ class FreeTraining:
         sparsity: weight of the L1 penalty on all weights, which makes what was learned readable.
     """
 
-    num_steps: int = 700
-    batch_size: int = 32
-    num_queries: int = 8
-    learning_rate: float = 1e-2
+    num_steps: int = 600
+    batch_size: int = 16
+    num_queries: int = 6
+    learning_rate: float = 2e-2
     sparsity: float = 1e-4
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -116,7 +115,7 @@ def plot_verification(verification: Verification) -> Figure:
     evidence = verification.evidence
     rows = 2 + len(evidence.emergences)
     figure = Figure(figsize=(13, 3.6 * rows))
-    top, bottom, *below = np.ravel(figure.subfigures(rows, 1))
+    top, bottom, *below = figure.subfigures(rows, 1, squeeze=False)[:, 0]
     depth, length = top.subplots(1, 2)
     _draw_curves(depth, evidence.depth, "Depth: distance from the fixed point", "layers")
     _draw_curves(length, evidence.length, "Context length: value error (median, 95 %)", "transitions")
@@ -156,6 +155,8 @@ def _draw_offsets(axes: Axes, offsets: dict[str, tuple[float, float]]) -> None:
 
 def _draw_emergence(panels: Any, emergence: Emergence) -> None:
     losses, *matrices = panels
+    state_size = (len(emergence.heads[0].value) - 3) // 2
+    labels = ["s"] * state_size + ["s'"] * state_size + ["r", "v", "v'"]
     losses.plot(emergence.losses, color=KERNEL_COLOURS[emergence.kernel], linewidth=1)
     losses.set(yscale="log", xlabel="step", title=f"Free weights, {emergence.kernel}: TD loss")
     for axes, (name, matrix, cosine) in zip(
@@ -173,4 +174,6 @@ def _draw_emergence(panels: Any, emergence: Emergence) -> None:
         limit = float(matrix.abs().max())
         axes.imshow(matrix.numpy(), cmap="RdBu", vmin=-limit, vmax=limit)
         axes.grid(visible=False)
+        axes.set_xticks(range(len(matrix)), labels)
+        axes.set_yticks(range(len(matrix)), labels)
         axes.set(title=f"{name}: |cos| {cosine:.2f}")
