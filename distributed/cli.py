@@ -4,9 +4,9 @@ import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -69,6 +69,17 @@ class RunCommand(StageCommand):
     """Run all stages in order; finished work is kept."""
 
 
+class VerifyCommand(BaseModel):
+    """Check every claim of the theory against an independent computation; status 1 if one fails."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Decides all random draws."""
+    out: str = "runs/verify"
+    """Folder for verify.json and verify.png."""
+
+
 class Icrl(BaseSettings):
     """Evaluate policies across domains with one fixed transformer whose forward pass is kernel TD learning."""
 
@@ -89,6 +100,7 @@ class Icrl(BaseSettings):
     report: CliSubCommand[ReportCommand]
     status: CliSubCommand[StatusCommand]
     run: CliSubCommand[RunCommand]
+    verify: CliSubCommand[VerifyCommand]
 
     @classmethod
     def settings_customise_sources(
@@ -112,7 +124,11 @@ class ChosenConfiguration(PydanticBaseSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         """Settings by command, for the one command that was given."""
-        given = {name: options for name, options in self.current_state.items() if isinstance(options, dict)}
+        given = {
+            name: options
+            for name, options in self.current_state.items()
+            if isinstance(options, dict) and name != "verify"
+        }
         return {name: base_settings(options.get("config"), options.get("run_dir")) for name, options in given.items()}
 
 
@@ -132,7 +148,7 @@ def run_location(config: str | None, run_dir: str | None) -> str:
     return run_dir or f"runs/{Path(config or DEFAULT_PRESET).stem}"
 
 
-def parse(arguments: Sequence[str]) -> tuple[str, StageCommand]:
+def parse(arguments: Sequence[str]) -> tuple[str, StageCommand | VerifyCommand]:
     """Name and validated options of the command that was given.
 
     Raises:
@@ -145,7 +161,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, StageCommand]:
         raise InputError(_without_prefix(str(error))) from None
     except ValidationError as error:
         raise InputError(describe(error)) from None
-    assert isinstance(command, StageCommand)
+    assert isinstance(command, StageCommand | VerifyCommand)
     return next(name for name in Icrl.model_fields if getattr(settings, name) is command), command
 
 
@@ -182,8 +198,10 @@ def _without_prefix(message: str) -> str:
     return f"{text}; see `icrl --help` or `icrl COMMAND --help`"
 
 
-def execute(name: str, command: StageCommand) -> None:
-    """Run one command."""
+def execute(name: str, command: StageCommand | VerifyCommand) -> int:
+    """Run one command and return the exit status."""
+    if isinstance(command, VerifyCommand):
+        return _verify(command)
     # Imported here: Ray and torch take seconds that a wrong argument need not wait for.
     from icrl.domains import get_domain
 
@@ -193,13 +211,37 @@ def execute(name: str, command: StageCommand) -> None:
 
     if name == "status":
         _print_status(config, folder)
-        return
+        return 0
 
     from distributed.pipeline import STAGE_NAMES, run_stages
 
     run_stages(STAGE_NAMES if name == "run" else (name,), config, folder)
     if name in ("report", "run"):
         _print_result(config, folder)
+    return 0
+
+
+def _verify(command: VerifyCommand) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from distributed.report_page import figure_png
+    from icrl.verify import plot_verification, run_checks
+
+    folder = Folder.open(command.out)
+    outcome = run_checks(command.seed, lambda group: print(f"[verify] {group}", file=sys.stderr, flush=True))
+    table = Table(title=f"{sum(check.passed for check in outcome.checks)} of {len(outcome.checks)} claims hold")
+    for heading in ("claim", "figure", "bound", ""):
+        table.add_column(heading, justify="left" if heading == "claim" else "right")
+    for check in outcome.checks:
+        relation = "≥" if check.at_least else "≤"
+        verdict = "pass" if check.passed else "[bold red]FAIL[/]"
+        table.add_row(check.claim, f"{check.figure:.3g}", f"{relation} {check.bound:.3g}", verdict)
+    folder.write_json("verify.json", outcome.to_dict())
+    folder.write("verify.png", figure_png(plot_verification(outcome)))
+    Console().print(table)
+    print(f"{outcome.seconds:.0f} s; written: {folder / 'verify.json'}, {folder / 'verify.png'}")
+    return 0 if outcome.passed else 1
 
 
 def _print_status(config: ExperimentConfig, folder: Folder) -> None:
@@ -226,16 +268,15 @@ def _print_result(config: ExperimentConfig, folder: Folder) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 2 wrong input, 1 stopped by something else."""
+    """Entry point; returns the exit status: 0 done, 2 wrong input, 1 stopped or a claim failed."""
     try:
-        execute(*parse(sys.argv[1:] if arguments is None else arguments))
+        return execute(*parse(sys.argv[1:] if arguments is None else arguments))
     except InputError as error:
         print(f"icrl: error: {error}", file=sys.stderr)
         return 2
     except (RunStoppedError, OSError) as error:
         print(f"icrl: stopped: {error}; finished work is kept and the same command goes on", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

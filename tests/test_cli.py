@@ -1,11 +1,15 @@
 """The command line: what is accepted, where settings come from, and one clear line for everything else."""
 
+import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from distributed.cli import main, parse
 from icrl.config import ExperimentConfig, preset_names, read_settings
+from icrl.verification.check import Check
+from icrl.verify import Evidence, Verification
 
 
 def test_presets_are_valid_and_differ() -> None:
@@ -63,6 +67,19 @@ def test_bad_input_is_one_line_and_status_2(
     assert error.startswith("icrl: error: ")
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_verify_exits_with_1_when_a_claim_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    claims = [Check("one and one is two", 0.0, 1e-10), Check("enough is reached", 0.5, 0.9, at_least=True)]
+    monkeypatch.setattr("icrl.verify.run_checks", lambda seed, progress: Verification(claims, Evidence(), 0.1))
+    monkeypatch.setattr("icrl.verify.plot_verification", lambda outcome: Figure())
+    assert main(["verify", "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "1 of 2 claims hold" in printed
+    assert [check["passed"] for check in json.loads((tmp_path / "verify.json").read_text())["checks"]] == [True, False]
+    assert (tmp_path / "verify.png").exists()
 
 
 @pytest.mark.parametrize(
