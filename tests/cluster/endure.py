@@ -10,11 +10,10 @@ import os
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -32,51 +31,43 @@ import faulty
 NODE_LIFE_S = 25.0
 
 
-@contextmanager
-def storage_faults(run: str) -> Iterator[tuple[Folder, Counter[str]]]:
+def with_faults(location: str, work: Callable[[Folder], None]) -> Counter[str]:
+    """Do the work in a folder whose writes fail and kill."""
     cloudpickle.register_pickle_by_value(faulty)
-    happened: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as markers:
         stages = ("dataset", "tune", "train", "transfer")
-        faults = faulty.Faults(run, Path(markers), os.getpid(), fail_every=3, kill_every=4, seed=0, stages=stages)
-        yield Folder(pafs.PyFileSystem(faulty.FaultyHandler(faults)), run), happened
-        happened.update(marker.name.split("-")[0] for marker in Path(markers).iterdir())
+        faults = faulty.Faults(location, Path(markers), os.getpid(), fail_every=3, kill_every=4, seed=0, stages=stages)
+        work(Folder(pafs.PyFileSystem(faulty.FaultyHandler(faults)), location))
+        return Counter(marker.name.split("-")[0] for marker in Path(markers).iterdir())
 
 
-@contextmanager
-def restless_nodes(run: str) -> Iterator[tuple[Folder, Counter[str]]]:
-    happened: Counter[str] = Counter()
+def with_restless_nodes(location: str, work: Callable[[Folder], None]) -> Counter[str]:
+    """Do the work on four nodes, of which one is lost and another added every `NODE_LIFE_S`."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]
     os.environ["RAY_ADDRESS"] = cluster.address
-    ended = threading.Event()
-
-    def replace_nodes() -> None:
-        chance = random.Random(0)
-        while not ended.wait(NODE_LIFE_S):
-            lost = nodes.pop(chance.randrange(len(nodes)))
-            cluster.remove_node(lost, allow_graceful=False)
+    chance, happened = random.Random(0), Counter[str]()
+    # The work runs in the thread, because Ray starts nodes in the main thread only.
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(work, Folder.open(location))
+        while not wait([running], NODE_LIFE_S).done:
+            cluster.remove_node(nodes.pop(chance.randrange(len(nodes))), allow_graceful=False)
             nodes.append(cluster.add_node(num_cpus=1))
             happened["node lost and another added"] += 1
-            print(f"-- replaced a node, {happened.total()} so far", flush=True)
-
-    thread = threading.Thread(target=replace_nodes)
-    thread.start()
-    try:
-        yield Folder.open(run), happened
-    finally:
-        ended.set()
-        thread.join()
-        cluster.shutdown()
+        running.result()
+    cluster.shutdown()
+    return happened
 
 
 def main(hardship: str, expected: str, location: str, *options: str) -> int:
     _, command = parse(["run", *options])
+    endure = {"faults": with_faults, "nodes": with_restless_nodes}[hardship]
+    run = Folder.open(location)
     start = time.monotonic()
-    with {"faults": storage_faults, "nodes": restless_nodes}[hardship](os.path.abspath(location)) as (run, happened):
-        run_stages(STAGE_NAMES, command.experiment(), run)
+    happened = endure(run.path, lambda folder: run_stages(STAGE_NAMES, command.experiment(), folder))
     seconds = time.monotonic() - start
-    undisturbed = sum(stage_record(Folder.open(expected), stage)["seconds"] for stage in STAGE_NAMES)
+    records = [stage_record(Folder.open(expected), stage) for stage in STAGE_NAMES]
+    undisturbed = sum(record["seconds"] for record in records if record)
     print(f"{happened.total()} faults: {dict(happened)}; {seconds:.0f} s, without them {undisturbed:.0f} s")
     problems = differences(Folder.open(expected), run)
     print("\n".join(problems) or "same digests and tables")

@@ -1,13 +1,13 @@
-"""Run collect and transfer on simulated nodes, losing one in the middle of each stage.
+"""Run collect, tune and transfer on simulated nodes, losing one in the middle of each stage.
 
 lose_nodes.py CONFIG RUN FITTED     FITTED: run folder whose weights are applied
 """
 
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +15,24 @@ import ray
 import yaml
 from ray.cluster_utils import Cluster
 
-from distributed.collect import collect
-from distributed.evaluate import evaluate_transfer
-from distributed.stages import write_frame
+from distributed.stages import run_collect, run_transfer, run_tune
 from icrl.config import ExperimentConfig
 from icrl.storage import Folder
-from icrl.weights import FittedWeights
-
-PATIENCE_S = 120.0
 
 
-@contextmanager
-def losing_a_node(cluster: Cluster, nodes: list[Any], folder: Path, pattern: str) -> Iterator[None]:
-    """Cut off the older node, and add a new one, once the stage has written a file."""
-
-    def lose() -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not any(folder.glob(pattern)) and time.monotonic() < deadline:
+def lose_a_node(cluster: Cluster, nodes: list[Any], stage: Callable[[], Any], folder: Path, pattern: str) -> None:
+    """Run a stage; as soon as it has written a file, cut off the older node and add a new one."""
+    # The stage runs in the thread, because Ray starts nodes in the main thread only.
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(stage)
+        while not any(folder.glob(pattern)) and not running.done():
             time.sleep(0.02)
+        if running.done():
+            running.result()
+            raise AssertionError("the stage ended before its node was lost")
         cluster.remove_node(nodes.pop(0), allow_graceful=False)
-        lost.set()
         nodes.append(cluster.add_node(num_cpus=1))
-
-    lost, thread = threading.Event(), threading.Thread(target=lose)
-    thread.start()
-    yield
-    assert lost.is_set(), "the stage ended before its node was lost"
-    thread.join()
+        running.result()
 
 
 def main(config_file: str, location: str, fitted: str) -> None:
@@ -50,13 +41,14 @@ def main(config_file: str, location: str, fitted: str) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-    with losing_a_node(cluster, nodes, path, "dataset/shards/*/*/*.parquet"):
-        collect(config, run / "dataset")
-    weights = FittedWeights.load(Folder.open(fitted), "train/weights.safetensors")
-    with losing_a_node(cluster, nodes, path, "blocks/cells/*/*.parquet"):
-        profiles = run.read_table("profiles.parquet").to_pandas()
-        tables = evaluate_transfer(config, run / "dataset", weights, profiles, run / "blocks")
-        write_frame(run, "cells.parquet", tables.cells)
+    weights = "train/weights.safetensors"
+    run.write(weights, Folder.open(fitted).read(weights))
+    for stage, pattern in (
+        (run_collect, "dataset/shards/*/*/*.parquet"),
+        (run_tune, "tune/work/trials/*/*/*.parquet"),
+        (run_transfer, "transfer/work/cells/*/*.parquet"),
+    ):
+        lose_a_node(cluster, nodes, partial(stage, config, run, "work"), path, pattern)
     ray.shutdown()
     cluster.shutdown()
 

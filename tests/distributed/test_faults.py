@@ -99,7 +99,7 @@ def test_a_stopped_run_is_one_line_and_status_1(
 @pytest.mark.ray
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-def test_nodes_lost_in_collect_and_transfer_change_no_result(
+def test_nodes_lost_in_collect_tune_and_transfer_change_no_result(
     finished_run: Folder, tiny_config: ExperimentConfig, tmp_path: Path
 ) -> None:
     config, path = tmp_path / "tiny.yaml", tmp_path / "run"
@@ -115,5 +115,6 @@ def test_nodes_lost_in_collect_and_transfer_change_no_result(
     assert done.returncode == 0, done.stderr
     run = Folder.open(path)
     assert digests(run) == digests(finished_run)
-    expected: pd.DataFrame = finished_run.read_table("transfer/cells.parquet").to_pandas()
-    pd.testing.assert_frame_equal(run.read_table("cells.parquet").to_pandas(), expected, rtol=1e-4)
+    for name in ("tune/profiles", "transfer/cells"):
+        expected: pd.DataFrame = finished_run.read_table(f"{name}.parquet").to_pandas()
+        pd.testing.assert_frame_equal(run.read_table(f"{name}.parquet").to_pandas(), expected, rtol=1e-4)
