@@ -103,7 +103,7 @@ def test_nodes_lost_in_collect_tune_and_transfer_change_no_result(
     finished_run: Folder, tiny_config: ExperimentConfig, tmp_path: Path
 ) -> None:
     config, path = tmp_path / "tiny.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(tiny_config.model_dump(mode="json")))
+    config.write_text(yaml.safe_dump(tiny_config.model_dump(mode="json"), sort_keys=False))
     script = Path(__file__).with_name("lose_nodes.py")
     done = subprocess.run(
         [sys.executable, str(script), str(config), str(path), finished_run.path],

@@ -51,7 +51,7 @@ def test_a_killed_run_on_s3_goes_on_and_ends_like_a_local_one(
     bucket: str, finished_run: Folder, tiny_config: ExperimentConfig, tmp_path: Path
 ) -> None:
     config, log, location = tmp_path / "tiny.yaml", tmp_path / "log", bucket.format("run")
-    config.write_text(yaml.safe_dump(tiny_config.model_dump(mode="json")))
+    config.write_text(yaml.safe_dump(tiny_config.model_dump(mode="json"), sort_keys=False))
     run = Folder.open(location)
     with log.open("wb") as stream:
         driver = subprocess.Popen(
