@@ -259,7 +259,9 @@ def plot_cover(prices: pd.DataFrame, kernels: Sequence[str]) -> Figure:
         line = prices[(prices["kernel"] == kernel) & np.isfinite(prices["tolerance"])]
         axes.plot(line["num_models"], 1 + line["tolerance"], "o-", color=KERNEL_COLOURS[kernel], label=kernel)
     axes.set(yscale="log", xlabel="fixed temperatures", ylabel="TD loss / domain's best, at worst")
-    _label_log_axis(axes.yaxis)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.1, 1.2, 1.5, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     return figure
