@@ -200,24 +200,6 @@ def test_a_passing_excursion_counts_as_divergence() -> None:
     assert result.diverged.all()
 
 
-def norms(matrix: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(matrix, 2)
-
-
-def test_operator_norm_and_its_gradient() -> None:
-    matrix = torch.randn(3, 8, 8, generator=rng(), dtype=torch.float64).requires_grad_()
-    estimate = operator_norm(matrix, num_iterations=300)
-    assert torch.allclose(estimate, norms(matrix))
-    (gradient,) = torch.autograd.grad(estimate.sum(), matrix)
-    (exact,) = torch.autograd.grad(norms(matrix).sum(), matrix)
-    assert torch.allclose(gradient, exact, atol=1e-6)
-
-
-def test_operator_norm_never_exceeds_the_norm() -> None:
-    matrix = torch.randn(50, 8, 8, generator=rng(), dtype=torch.float64)
-    assert (operator_norm(matrix, num_iterations=2) <= norms(matrix) * (1 + 1e-12)).all()
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
