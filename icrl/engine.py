@@ -19,12 +19,13 @@ from torch import Tensor
 
 from icrl.config import KernelName
 from icrl.errors import InputError
-from icrl.kernels import from_similarity, has_temperature, similarity
+from icrl.grams import Cleaned, Grams, clean, compute_grams
+from icrl.kernels import has_temperature
 from icrl.recursion import td_weights
 from icrl.stability import divergence_limit, probed_bound
 from icrl.types import Transitions
 
-CPU_WORKING_SET_BYTES = 8 * 2**20
+CPU_WORKING_SET_BYTES = 16 * 2**20
 CUDA_WORKING_SET_BYTES = 2 * 2**30
 
 
@@ -41,71 +42,13 @@ class Evaluation:
     diverged: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Grams:
-    """Everything that depends on states alone, for M = T · B problems (contexts times temperatures).
-
-    Attributes:
-        operator: ``[M, N, N]``; the TD operator A; rows of masked transitions are 0.
-        state_gram: ``[M, 2 N, N]``; κ between states, then successors, and keys; rows that are no state are 0.
-        query_gram: ``[M, Q, N]``; κ between queries and keys.
-        reward: ``[M, N]``; r, 0 where masked.
-        radius: ``[M]``; the context's largest √κ(x, x) for kernels of an RKHS, 1 for the others.
-        scale: ``[M]``; what the kernel was divided by, 1 but for exp.
-    """
-
-    operator: Tensor
-    state_gram: Tensor
-    query_gram: Tensor
-    reward: Tensor
-    radius: Tensor
-    scale: Tensor
-
-
-def compute_grams(
-    context: Transitions, query_BQD: Tensor, *, kernel: KernelName, temperature_TB: Tensor, discount: float
-) -> Grams:
-    """Kernel matrices of all temperatures from one matrix of inner products or distances.
-
-    The exp kernel is divided by its largest value among the context's states, exp(max‖x‖² / δ), so that it cannot
-    overflow; step sizes have to be multiplied by the same factor.
-    """
-    length, shape = context.length, temperature_TB.shape
-    state_BND, successor_BND, reward_BN = without_padding(context)
-    rows_BRD = torch.cat([state_BND, successor_BND, query_BQD.to(state_BND.dtype)], dim=1)
-    square_B = rows_BRD[:, : 2 * length].square().sum(-1).amax(-1)
-
-    key_mask = None if bool(context.mask.all()) else context.mask
-    gram_TBRN = from_similarity(kernel, similarity(kernel, rows_BRD, state_BND), temperature_TB, key_mask, square_B)
-    is_state = torch.cat([context.mask, context.mask & ~context.terminated], dim=1).unsqueeze(-1)
-    state_gram = _zero_unless(is_state, gram_TBRN[:, :, : 2 * length]).flatten(0, 1)
-    return Grams(
-        operator=torch.sub(state_gram[:, :length], state_gram[:, length:], alpha=discount),
-        state_gram=state_gram,
-        query_gram=gram_TBRN[:, :, 2 * length :].flatten(0, 1),
-        reward=reward_BN.expand(shape[0], -1, -1).flatten(0, 1),
-        radius=(square_B.sqrt() if kernel == "linear" else torch.ones_like(square_B)).expand(shape).flatten(),
-        scale=(torch.exp(square_B / temperature_TB) if kernel == "exp" else square_B.new_ones(shape)).flatten(),
-    )
-
-
-def without_padding(context: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-    """States, successors and rewards with 0 in place of padding and of terminal successors, whatever stood there."""
-    live_BN = context.mask & ~context.terminated
-    state_BND = _zero_unless(context.mask.unsqueeze(-1), context.observation)
-    successor_BND = _zero_unless(live_BN.unsqueeze(-1), context.next_observation)
-    return state_BND, successor_BND, _zero_unless(context.mask, context.reward.to(state_BND.dtype))
-
-
-def _zero_unless(mask: Tensor, numbers: Tensor) -> Tensor:
-    """The numbers, 0 where the mask is false; without a copy when it is true everywhere."""
-    return numbers if bool(mask.all()) else numbers.where(mask, 0)
-
-
 def check_inputs(
     context: Transitions, query_BQD: Tensor, *, kernel: KernelName, temperature: Tensor, discount: float
-) -> None:
+) -> Cleaned:
     """The one place where contexts and queries are checked before values are computed.
+
+    Returns:
+        The contexts without what padding holds.
 
     Raises:
         InputError: shapes that do not fit, an empty context, numbers that are not finite, δ ≤ 0, or γ outside [0, 1).
@@ -123,9 +66,9 @@ def check_inputs(
             f"successors have shape {tuple(context.next_observation.shape)}, but states "
             f"{tuple(context.observation.shape)}; give every state one successor of the same size"
         )
-    state_BND, successor_BND, reward_BN = without_padding(context)
-    parts = {"observations": state_BND, "successors": successor_BND, "rewards": reward_BN, "queries": query_BQD}
-    for name, numbers in parts.items():
+    cleaned = clean(context)
+    parts = (cleaned.state, cleaned.successor, cleaned.reward, query_BQD)
+    for name, numbers in zip(("observations", "successors", "rewards", "queries"), parts, strict=True):
         # Smallest and largest are NaN when any number is, and far cheaper than asking every number.
         if numbers.numel() and not all(bool(extreme.isfinite()) for extreme in torch.aminmax(numbers.detach())):
             raise InputError(f"{name} contain NaN or infinite numbers; remove or mask those transitions")
@@ -133,6 +76,7 @@ def check_inputs(
         raise InputError(f"the discount is {discount:g}, but must lie in [0, 1)")
     if has_temperature(kernel) and not bool(((temperature > 0) & temperature.isfinite()).all()):
         raise InputError(f"a temperature of the {kernel} kernel is not positive and finite; give δ > 0")
+    return cleaned
 
 
 def evaluate(
@@ -207,7 +151,7 @@ def _evaluate(
     step_sizes: Callable[[Grams, Tensor, Tensor], Tensor],
 ) -> Evaluation:
     """Values by parts of the batch; `step_sizes` makes α_k of (kernel matrices, schedule, divergence limit)."""
-    check_inputs(context, query_BQD, kernel=kernel, temperature=temperature, discount=discount)
+    cleaned = check_inputs(context, query_BQD, kernel=kernel, temperature=temperature, discount=discount)
     num_temperatures = temperature.shape[0] if temperature.ndim == 2 else 1
     temperature_TB = temperature.expand(num_temperatures, context.batch_size)
     schedule_TBL = schedule.expand(num_temperatures, context.batch_size, -1)
@@ -216,7 +160,7 @@ def _evaluate(
     for start in range(0, context.batch_size, size):
         part = slice(start, start + size)
         grams = compute_grams(
-            context[part], query_BQD[part], kernel=kernel, temperature_TB=temperature_TB[:, part], discount=discount
+            cleaned[part], query_BQD[part], kernel=kernel, temperature_TB=temperature_TB[:, part], discount=discount
         )
         limit_M = divergence_limit(grams.reward, discount)
         step_ML = step_sizes(grams, schedule_TBL[:, part].flatten(0, 1), limit_M)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from icrl.config import KernelName
-from icrl.engine import Evaluation, check_inputs, without_padding
+from icrl.engine import Evaluation, check_inputs
+from icrl.grams import clean
 from icrl.kernels import gram
 from icrl.stability import divergence_limit
 from icrl.types import Transitions
@@ -30,13 +31,8 @@ def safe_step_size(context: Transitions, *, kernel: KernelName, discount: float)
     length_B = context.mask.sum(dim=-1).to(context.reward.dtype)
     if kernel == "softmax":
         return 1 / ((1 + discount) * length_B.sqrt())
-    largest = _largest_square(context) if kernel in ("linear", "relu") else torch.ones_like(length_B)
+    largest = clean(context).largest_square() if kernel in ("linear", "relu") else torch.ones_like(length_B)
     return 1 / ((1 + discount) * length_B * largest)
-
-
-def _largest_square(context: Transitions) -> Tensor:
-    state_BND, successor_BND, _ = without_padding(context)
-    return torch.maximum(state_BND.square().sum(-1).amax(-1), successor_BND.square().sum(-1).amax(-1))
 
 
 @torch.no_grad()
@@ -66,11 +62,11 @@ def evaluate_streamed(
     Raises:
         InputError: see `icrl.engine.check_inputs`.
     """
-    check_inputs(context, query_BQD, kernel=kernel, temperature=temperature, discount=discount)
-    state_BND, successor_BND, reward_BN = without_padding(context)
+    cleaned = check_inputs(context, query_BQD, kernel=kernel, temperature=temperature, discount=discount)
+    state_BND, successor_BND, reward_BN = cleaned.state, cleaned.successor, cleaned.reward
     live_BN1 = (context.mask & ~context.terminated).unsqueeze(-1)
     temperature_B = temperature.expand(context.batch_size)
-    offset_B = _largest_square(context)
+    offset_B = cleaned.largest_square()
     numbers_per_row = context.batch_size * context.length * context.reward.element_size()
     block = max(1, BLOCK_BYTES // numbers_per_row)
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from icrl import engine, kernel_td, streaming
 from icrl.config import KernelName
-from icrl.engine import Evaluation, compute_grams, evaluate, evaluate_at_step_sizes
+from icrl.engine import Evaluation, evaluate, evaluate_at_step_sizes
 from icrl.errors import InputError
+from icrl.grams import clean, compute_grams
 from icrl.recursion import td_weights
 from icrl.stability import divergence_limit, operator_norm, probed_bound
 from icrl.streaming import evaluate_streamed, safe_step_size
@@ -56,7 +57,7 @@ TEMPERATURES = torch.tensor([[0.5, 0.4, 0.3], [1.0, 2.0, 0.7]], dtype=torch.floa
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_values_are_those_of_the_recursion(kernel: KernelName) -> None:
     context, query, fraction = random_context(), random_query(), fractions(2, 3, 20)
-    grams = compute_grams(context, query, kernel=kernel, temperature_TB=TEMPERATURES, discount=DISCOUNT)
+    grams = compute_grams(clean(context), query, kernel=kernel, temperature_TB=TEMPERATURES, discount=DISCOUNT)
     norm = torch.linalg.matrix_norm(grams.operator, 2) * grams.scale
     step_size = 0.3 * fraction / norm.reshape(2, 3, 1)
     result = evaluate_at_step_sizes(
@@ -84,7 +85,7 @@ def test_values_are_those_of_the_recursion(kernel: KernelName) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_steps_are_fractions_of_the_bound(kernel: KernelName) -> None:
     context, query, fraction = random_context(), random_query(), fractions(2, 3, 6)
-    grams = compute_grams(context, query, kernel=kernel, temperature_TB=TEMPERATURES, discount=DISCOUNT)
+    grams = compute_grams(clean(context), query, kernel=kernel, temperature_TB=TEMPERATURES, discount=DISCOUNT)
     limit = divergence_limit(grams.reward, DISCOUNT)
     bound = probed_bound(
         kernel, grams.operator, grams.state_gram, grams.reward, radius=grams.radius, limit=limit, depth=6
@@ -151,7 +152,7 @@ def test_streamed_values_are_those_of_the_whole_matrix(kernel: KernelName, monke
     context, query = random_context(), random_query()
     temperature, step = TEMPERATURES[0], safe_step_size(context, kernel=kernel, discount=DISCOUNT)
     step_size = step[:, None] * fractions(3, 6)
-    grams = compute_grams(context, query, kernel=kernel, temperature_TB=temperature[None], discount=DISCOUNT)
+    grams = compute_grams(clean(context), query, kernel=kernel, temperature_TB=temperature[None], discount=DISCOUNT)
     # Three rows at a time.
     monkeypatch.setattr(streaming, "BLOCK_BYTES", 3 * 3 * 12 * 8)
     streamed = evaluate_streamed(

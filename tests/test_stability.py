@@ -8,7 +8,7 @@ from torch import Tensor
 
 from icrl import stability
 from icrl.config import KernelName
-from icrl.engine import Grams, compute_grams
+from icrl.grams import Grams, clean, compute_grams
 from icrl.recursion import td_weights
 from icrl.stability import divergence_limit, operator_norm, probed_bound
 from icrl.verification.problems import KERNELS
@@ -42,7 +42,7 @@ def test_operator_norm_never_exceeds_the_norm() -> None:
 def hard_grams(kernel: KernelName) -> Grams:
     hard = hard_contexts(rng())
     temperature = torch.full((1, NUM_CONTEXTS), TEMPERATURE, dtype=torch.float64)
-    return compute_grams(hard.context, hard.state, kernel=kernel, temperature_TB=temperature, discount=DISCOUNT)
+    return compute_grams(clean(hard.context), hard.state, kernel=kernel, temperature_TB=temperature, discount=DISCOUNT)
 
 
 def bound_of(kernel: KernelName, grams: Grams, depth: int) -> Tensor:

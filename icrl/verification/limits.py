@@ -8,7 +8,8 @@ from torch import Tensor
 
 from icrl import kernel_td
 from icrl.config import KernelName
-from icrl.engine import compute_grams, evaluate
+from icrl.engine import evaluate
+from icrl.grams import clean, compute_grams
 from icrl.mrps import Draw, loops, random_kernel_processes
 from icrl.recursion import td_weights
 from icrl.verification.check import Check
@@ -56,7 +57,7 @@ def check_depth(generator: torch.Generator, curves: dict[str, Curve]) -> list[Ch
     temperature, checks = 0.3, []
     for kernel in DEPTH_KERNELS:
         grams = compute_grams(
-            context,
+            clean(context),
             context.observation,
             kernel=kernel,
             temperature_TB=torch.full((1, 1), temperature, dtype=torch.float64),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from icrl.config import KernelName
-from icrl.engine import compute_grams
+from icrl.grams import clean, compute_grams
 from icrl.types import Transitions
 
 KERNELS: tuple[KernelName, ...] = ("linear", "relu", "exp", "softmax", "rbf")
@@ -31,7 +31,7 @@ class Problem:
     def step_sizes(self, kernel: KernelName, depth: int, generator: torch.Generator) -> Tensor:
         """``[L]``: random step sizes, different for each layer, up to 1 / (2 ‖A‖₂)."""
         grams = compute_grams(
-            self.context,
+            clean(self.context),
             self.query,
             kernel=kernel,
             temperature_TB=torch.full((1, 1), self.temperature, dtype=self.query.dtype),

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from icrl.config import KernelName
-from icrl.engine import Evaluation, compute_grams, evaluate, evaluate_at_step_sizes
+from icrl.engine import Evaluation, evaluate, evaluate_at_step_sizes
+from icrl.grams import clean, compute_grams
 from icrl.types import Transitions
 from icrl.verification.check import Check
 from icrl.verification.problems import KERNELS
@@ -56,7 +57,7 @@ def _at_fractions(hard: HardContexts, kernel: KernelName, step_fraction: Tensor)
 def _at_inverse_norm(hard: HardContexts, kernel: KernelName) -> Evaluation:
     temperature = torch.full((1, 1), TEMPERATURE, dtype=torch.float64)
     grams = compute_grams(
-        hard.context,
+        clean(hard.context),
         hard.state,
         kernel=kernel,
         temperature_TB=temperature.expand(1, NUM_CONTEXTS),
