@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint bench
+.PHONY: install demo test faults lint bench
 
 install: $(INSTALLED)
 
@@ -18,7 +18,11 @@ demo: install
 	$(BIN)/icrl run --config demo --run-dir runs/demo
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not faults'
+
+# Kills processes, nodes and writes in every stage and compares the results; takes several times as long.
+faults: install
+	$(BIN)/python -m pytest -m faults
 
 lint: install
 	$(BIN)/ruff check
