@@ -25,7 +25,7 @@ from icrl.recursion import td_weights
 from icrl.stability import divergence_limit, probed_bound
 from icrl.types import Transitions
 
-CPU_WORKING_SET_BYTES = 16 * 2**20
+CPU_WORKING_SET_BYTES = 8 * 2**20
 CUDA_WORKING_SET_BYTES = 2 * 2**30
 
 

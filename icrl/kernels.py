@@ -39,15 +39,29 @@ def similarity(kernel: KernelName, query_BQD: Tensor, context_BND: Tensor) -> Te
     Squared distances are computed around the mean key, which keeps float32 accurate for nearby states far from the
     origin; they are never negative.
     """
+    query_BQE, keys_BNE = embed(kernel, query_BQD, context_BND)
+    return similarity_of_embedded(kernel, query_BQE, keys_BNE)
+
+
+def embed(kernel: KernelName, query_BQD: Tensor, context_BND: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys as vectors whose inner product is what the kernel is a function of.
+
+    For rbf ‖x − y‖² = ⟨(−2x, ‖x‖², 1), (y, 1, ‖y‖²)⟩, two numbers wider than a state; others stay as they are.
+    """
     if kernel != "rbf":
-        return query_BQD @ context_BND.mT
+        return query_BQD, context_BND
     centre_B1D = context_BND.mean(dim=-2, keepdim=True)
     x_BQD, y_BND = query_BQD - centre_B1D, context_BND - centre_B1D
     x_norm_BQ1, y_norm_BN1 = x_BQD.square().sum(-1, keepdim=True), y_BND.square().sum(-1, keepdim=True)
-    # ‖x‖² + ‖y‖² − 2⟨x, y⟩ as one matrix multiply, two features wider.
-    left = torch.cat([x_BQD * -2, x_norm_BQ1, torch.ones_like(x_norm_BQ1)], dim=-1)
-    right = torch.cat([y_BND, torch.ones_like(y_norm_BN1), y_norm_BN1], dim=-1)
-    return (left @ right.mT).clamp_min_(0)
+    query_BQE = torch.cat([x_BQD * -2, x_norm_BQ1, torch.ones_like(x_norm_BQ1)], dim=-1)
+    return query_BQE, torch.cat([y_BND, torch.ones_like(y_norm_BN1), y_norm_BN1], dim=-1)
+
+
+def similarity_of_embedded(kernel: KernelName, query_BQE: Tensor, keys_BNE: Tensor) -> Tensor:
+    """`similarity` of what `embed` returned, or of some of its queries."""
+    product_BQN = query_BQE @ keys_BNE.mT
+    # Rounding can leave a distance below 0.
+    return product_BQN.clamp_min_(0) if kernel == "rbf" else product_BQN
 
 
 def from_similarity(

@@ -12,11 +12,11 @@ from torch import Tensor
 from icrl.config import KernelName
 from icrl.engine import Evaluation, check_inputs
 from icrl.grams import clean
-from icrl.kernels import gram
+from icrl.kernels import embed, from_similarity, similarity_of_embedded
 from icrl.stability import divergence_limit
 from icrl.types import Transitions
 
-BLOCK_BYTES = 64 * 2**20
+BLOCK_BYTES = 16 * 2**20
 """Size of one block of a gram matrix; a handful of such blocks exist at a time."""
 
 
@@ -63,29 +63,32 @@ def evaluate_streamed(
         InputError: see `icrl.engine.check_inputs`.
     """
     cleaned = check_inputs(context, query_BQD, kernel=kernel, temperature=temperature, discount=discount)
-    state_BND, successor_BND, reward_BN = cleaned.state, cleaned.successor, cleaned.reward
-    live_BN1 = (context.mask & ~context.terminated).unsqueeze(-1)
-    temperature_B = temperature.expand(context.batch_size)
-    offset_B = cleaned.largest_square()
-    numbers_per_row = context.batch_size * context.length * context.reward.element_size()
-    block = max(1, BLOCK_BYTES // numbers_per_row)
+    length, live = context.length, 1.0 if cleaned.live is None else cleaned.live.to(cleaned.reward.dtype)
+    present = 1.0 if cleaned.present is None else cleaned.present.to(cleaned.reward.dtype)
+    temperature_B, offset_B = temperature.expand(context.batch_size), cleaned.largest_square()
+    rows_BRD = torch.cat([cleaned.state, cleaned.successor, query_BQD.to(cleaned.state.dtype)], dim=1)
+    rows_BRE, keys_BNE = embed(kernel, rows_BRD, cleaned.state)
+    block = max(1, BLOCK_BYTES // (context.batch_size * length * cleaned.reward.element_size()))
 
-    def apply_gram(rows_BRD: Tensor, weight_BNL: Tensor) -> Tensor:
-        products = [
-            gram(kernel, part, state_BND, temperature_B, context.mask, offset_B) @ weight_BNL
-            for part in torch.split(rows_BRD, block, dim=1)
-        ]
-        return torch.cat(products, dim=1)
+    def apply_gram(rows_BRE: Tensor, weight_BNL: Tensor) -> Tensor:
+        # Results kept between the blocks' large buffers would keep the allocator from using those buffers again.
+        product_BRL = weight_BNL.new_empty(*rows_BRE.shape[:2], weight_BNL.shape[-1])
+        for start in range(0, rows_BRE.shape[1], block):
+            part = slice(start, start + block)
+            similarity_BRN = similarity_of_embedded(kernel, rows_BRE[:, part], keys_BNE)
+            gram_BRN = from_similarity(kernel, similarity_BRN, temperature_B, cleaned.present, offset_B)
+            product_BRL[:, part] = gram_BRN @ weight_BNL
+        return product_BRL
 
-    weight_BN1 = torch.zeros_like(reward_BN).unsqueeze(-1)
+    weight_BN = torch.zeros_like(cleaned.reward)
     history = []
     for layer, step_B in enumerate(step_size.expand(context.batch_size, -1).unbind(-1)):
-        residual_BN1 = reward_BN.unsqueeze(-1)
+        residual_BN = cleaned.reward
         if layer > 0:
-            next_value_BN1 = apply_gram(successor_BND, weight_BN1) * live_BN1
-            residual_BN1 = residual_BN1 - apply_gram(state_BND, weight_BN1) + discount * next_value_BN1
-        weight_BN1 = weight_BN1 + step_B[:, None, None] * residual_BN1 * context.mask.unsqueeze(-1)
-        history.append(weight_BN1)
-    value_BQL = apply_gram(query_BQD.to(state_BND.dtype), torch.cat(history, dim=-1))
-    diverged_B = ~(value_BQL.abs().amax(dim=(1, 2)) <= divergence_limit(reward_BN, discount))
+            value_BS = apply_gram(rows_BRE[:, : 2 * length], weight_BN.unsqueeze(-1)).squeeze(-1)
+            residual_BN = residual_BN + discount * live * value_BS[:, length:] - present * value_BS[:, :length]
+        weight_BN = weight_BN + step_B[:, None] * residual_BN
+        history.append(weight_BN)
+    value_BQL = apply_gram(rows_BRE[:, 2 * length :], torch.stack(history, dim=-1))
+    diverged_B = ~(value_BQL.abs().amax(dim=(1, 2)) <= divergence_limit(cleaned.reward, discount))
     return Evaluation(value=value_BQL[None, :, :, -1], diverged=diverged_B[None])
