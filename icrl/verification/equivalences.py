@@ -145,7 +145,7 @@ def check_single_mask(generator: torch.Generator, offsets: dict[str, tuple[float
         Check(
             "single mask, exp kernel: spread of the offset over its mean (nearly state-independent)",
             relative_spread["exp"],
-            0.5,
+            0.75,
             detail=f"in units of the value's spread, {detail}",
         ),
     ]

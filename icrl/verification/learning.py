@@ -106,6 +106,10 @@ def train_and_compare(kernel: KernelName, training: FreeTraining, generator: tor
 def check_free_weights(generator: torch.Generator, emergences: list[Emergence]) -> list[Check]:
     """Free weights reach the construction's error; how far they become the construction is reported beside it.
 
+    They need not become it, since it is not the only way to a low error in a few layers: learned Q often compare
+    s − c s' rather than s alone, as residual gradient does, and learned P also rewrite the states, which preconditions
+    the steps after. Both are out of reach of kernel TD with a single step size.
+
     Args:
         generator: decides tasks, initial weights and draws.
         emergences: filled with one entry a kernel.
