@@ -10,29 +10,13 @@ from icrl import verify
 from icrl.emergence import measure_emergence
 from icrl.free_training import FreeTransformer
 from icrl.verification.check import Check
-from icrl.verification.constructions import check_fast_path
-from icrl.verification.equivalences import (
-    check_invariances,
-    check_kernel_regression,
-    check_linear_td,
-    check_precision,
-    check_single_mask,
-)
 from icrl.verification.learning import Emergence, check_structured_weights
-from icrl.verification.limits import Curve, check_depth, check_length, check_matching, median_interval
+from icrl.verification.limits import Curve, check_depth, median_interval
 from icrl.verify import Evidence, Verification, plot_verification, run_checks
 
 GROUPS: dict[str, Callable[[torch.Generator], list[Check]]] = {
-    "fast path": check_fast_path,
-    "linear TD": check_linear_td,
-    "kernel regression": check_kernel_regression,
-    "invariances": check_invariances,
-    "single mask": lambda generator: check_single_mask(generator, {}),
     "depth": lambda generator: check_depth(generator, {}),
-    "length": lambda generator: check_length(generator, {}),
-    "matching": lambda generator: check_matching(generator, {}),
     "structured": check_structured_weights,
-    "precision": check_precision,
 }
 
 
