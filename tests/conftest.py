@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from icrl.config import ExperimentConfig
 from icrl.storage import Folder
+
+# The tests' matrices are small: a second thread would only wait for the first.
+torch.set_num_threads(1)
 
 TINY = ExperimentConfig.model_validate(
     {
