@@ -18,9 +18,9 @@ from distributed.progress import Progress
 from distributed.session import num_workers_for
 from icrl.adaptive import log_excess
 from icrl.adaptive_rows import adaptive_rows, target_gates
+from icrl.batches import task_contexts
 from icrl.config import ExperimentConfig, KernelName
-from icrl.contexts import HeldOut, context_generator, draw_contexts, split_tasks
-from icrl.datasets import read_tasks
+from icrl.contexts import HeldOut, split_tasks
 from icrl.evaluation import measure
 from icrl.kernels import has_temperature
 from icrl.storage import Folder
@@ -79,15 +79,8 @@ def block_rows(
     """All rows of a block, reading one task at a time."""
     parts: list[list[pd.DataFrame]] = [[] for _ in TransferTables._fields]
     gates = target_gates(excess, config.domains, block.target)
-    for index, episodes in read_tasks(dataset, block.target, block.tier, heldout_tasks(config, block.tier)):
-        context, heldout = draw_contexts(
-            episodes,
-            num_contexts=config.contexts.contexts_per_task,
-            context_length=config.contexts.context_length,
-            num_heldout=config.contexts.num_heldout,
-            discount=config.discount,
-            generator=context_generator(config.seed, block.target, block.tier, index, "transfer"),
-        )
+    tasks = heldout_tasks(config, block.tier)
+    for seed, context, heldout in task_contexts(config, dataset, block.target, block.tier, tasks, "transfer"):
         adaptive, bank = adaptive_rows(config, gates, context, heldout)
         of_task = (
             _cell_rows(config, weights, context, heldout),
@@ -96,7 +89,7 @@ def block_rows(
             [bank],
         )
         for part, rows in zip(parts, of_task, strict=True):
-            part += [table.assign(task_seed=episodes[0].task_seed) for table in rows]
+            part += [table.assign(task_seed=seed) for table in rows]
     schemas = (CELLS, DEPTHS, ADAPTIVE, BANK)
     joined = (pd.concat(part, ignore_index=True).assign(**block.names) for part in parts)
     return TransferTables(*(table[list(schema)] for table, schema in zip(joined, schemas, strict=True)))

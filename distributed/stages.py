@@ -17,6 +17,7 @@ import torch
 
 from distributed import tensorboard
 from distributed.collect import collect
+from distributed.ddp import FitState
 from distributed.evaluate import evaluate_transfer
 from distributed.fit import fit_models, training_table
 from distributed.report import write_report
@@ -49,12 +50,25 @@ def run_train(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Fit all models; writes `train/weights.safetensors`, `train/weights.parquet` and `train/metrics.parquet`."""
     start = best_temperatures(config, run.read_table("tune/profiles.parquet").to_pandas())
     state = fit_models(config, run, run / "train" / work, start)
+    check_validated(config, state)
     weights = FittedWeights(config.model.kernels, config.domains, state.best_temperature, state.best_step_fraction)
     weights.save(run, "train/weights.safetensors")
     write_frame(run, "train/weights.parquet", weights.table())
     metrics = training_table(config, state)
     write_frame(run, "train/metrics.parquet", metrics)
     return {"steps": config.train.num_steps, "diverged": int(state.diverged.sum())}
+
+
+def check_validated(config: ExperimentConfig, state: FitState) -> None:
+    """Refuse a fit with a model whose weights never passed a validation.
+
+    Raises:
+        InputError: some validation contexts of the model diverged at every validation.
+    """
+    failed = (~state.best_loss.isfinite()).nonzero().tolist()
+    if failed:
+        names = ", ".join(f"{config.model.kernels[k]} on {config.domains[s]}" for k, s in failed)
+        raise InputError(f"validation contexts diverged at every validation: {names}; lower --train.learning-rate")
 
 
 def run_transfer(config: ExperimentConfig, run: Folder, work: str) -> Summary:

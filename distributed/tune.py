@@ -21,9 +21,9 @@ from ray import tune
 
 from distributed.progress import Progress
 from distributed.search import AshaForEachPair, Pair, TemperatureProposer
+from icrl.batches import task_contexts
 from icrl.config import KERNELS_WITHOUT_TEMPERATURE, ExperimentConfig, KernelName
-from icrl.contexts import context_generator, draw_contexts, split_tasks
-from icrl.datasets import read_tasks
+from icrl.contexts import split_tasks
 from icrl.errors import InputError, RunStoppedError, one_line
 from icrl.evaluation import measure
 from icrl.storage import Folder
@@ -92,15 +92,8 @@ def profile_rows(config: ExperimentConfig, dataset: Folder, trial: Trial, *, dep
     fit, validation, _ = split_tasks(config.collect.tasks_per_tier)
     step_fraction = torch.full((1, 1, depth or config.model.depth), config.tune.step_fraction)
     parts = []
-    for index, episodes in read_tasks(dataset, trial.domain, config.source_tier, [*fit, *validation]):
-        context, heldout = draw_contexts(
-            episodes,
-            num_contexts=config.contexts.contexts_per_task,
-            context_length=config.contexts.context_length,
-            num_heldout=config.contexts.num_heldout,
-            discount=config.discount,
-            generator=context_generator(config.seed, trial.domain, config.source_tier, index, "tune"),
-        )
+    tasks = [*fit, *validation]
+    for seed, context, heldout in task_contexts(config, dataset, trial.domain, config.source_tier, tasks, "tune"):
         measured = measure(
             context,
             heldout,
@@ -111,7 +104,7 @@ def profile_rows(config: ExperimentConfig, dataset: Folder, trial: Trial, *, dep
         )
         columns = {
             "temperature": np.repeat(trial.temperatures, context.batch_size),
-            "task_seed": episodes[0].task_seed,
+            "task_seed": seed,
             "context": np.tile(np.arange(context.batch_size), len(trial.temperatures)),
             "td_loss": measured.td_loss.flatten().double().numpy(),
             "td_ratio": measured.td_ratio.flatten().double().numpy(),

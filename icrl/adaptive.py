@@ -29,7 +29,7 @@ Shape letters: B contexts, N transitions in a context, Q queries, D numbers in a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -41,6 +41,7 @@ from icrl.config import KernelName
 from icrl.engine import evaluate
 from icrl.errors import InputError
 from icrl.metrics import td_errors
+from icrl.selection import take
 from icrl.types import Transitions
 
 Rule = Literal["hard", "soft", "stacked"]
@@ -240,7 +241,7 @@ def evaluate_bank(
     value, diverged = values(context, query_BQD)
     errors = []
     for fold in folds:
-        heldout, rest = _select(context, fold), _select(context, ~fold)
+        heldout, rest = take(context, fold), take(context, ~fold)
         at_both, fold_diverged = values(rest, torch.cat([heldout.observation, heldout.next_observation], dim=1))
         at_both = at_both.clamp(*limits)
         at_state, at_successor = at_both[..., : heldout.length], at_both[..., heldout.length :]
@@ -315,8 +316,3 @@ def _folds(context: Transitions, num_folds: int) -> list[Tensor]:
     """``[N]`` bool masks of the K blocks, as equal as they can be."""
     fold_N = torch.arange(context.length, device=context.reward.device) * num_folds // context.length
     return [fold_N == fold for fold in range(num_folds)]
-
-
-def _select(transitions: Transitions, chosen_N: Tensor) -> Transitions:
-    """The same transitions of every set."""
-    return Transitions(**{field.name: getattr(transitions, field.name)[:, chosen_N] for field in fields(Transitions)})

@@ -45,10 +45,10 @@ def main(config_file: str, location: str, fitted: str) -> None:
     run.write(weights, Folder.open(fitted).read(weights))
     for stage, pattern in (
         (run_collect, "dataset/shards/*/*/*.parquet"),
-        (run_tune, "tune/work/trials/*/*/*.parquet"),
-        (run_transfer, "transfer/work/cells/*/*.parquet"),
+        (run_tune, "tune/pieces/trials/*/*/*.parquet"),
+        (run_transfer, "transfer/pieces/cells/*/*.parquet"),
     ):
-        lose_a_node(cluster, nodes, partial(stage, config, run, "work"), path, pattern)
+        lose_a_node(cluster, nodes, partial(stage, config, run, "pieces"), path, pattern)
     ray.shutdown()
     cluster.shutdown()
 

@@ -6,14 +6,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from distributed.ddp import FitState
 from distributed.pipeline import STAGE_NAMES, run_stages
-from distributed.stages import best_temperatures
+from distributed.stages import best_temperatures, check_validated
 from distributed.tune import plan_trials, profile_rows
 from icrl.config import ExperimentConfig
 from icrl.errors import InputError
 from icrl.storage import Folder
 from icrl.tables import CELLS, DEPTHS, PROFILES, TRAINING, WEIGHTS
+from icrl.training import ModelBank
 
 pytestmark = pytest.mark.ray
 
@@ -85,6 +88,14 @@ def test_a_step_beyond_the_bound_is_reported_as_divergence(finished_run: Folder,
     assert rows[rows.diverged][["td_loss", "td_ratio"]].isna().all().all()
     with pytest.raises(InputError, match=r"softmax diverged at every temperature on .*lower tune\.step_fraction"):
         best_temperatures(reckless, rows)
+
+
+def test_a_model_that_never_passed_a_validation_is_named(tiny_config: ExperimentConfig) -> None:
+    temperature = torch.full((2, 2), 0.5)
+    state = FitState.start(tiny_config.train.num_steps, ModelBank(tiny_config, temperature))
+    state.best_loss = torch.tensor([[1.0, torch.inf], [2.0, 3.0]])
+    with pytest.raises(InputError, match=r"at every validation: softmax on plate-slide-v3; lower --train\.learning"):
+        check_validated(tiny_config, state)
 
 
 def test_a_second_run_keeps_everything(
