@@ -142,9 +142,22 @@ def against_bare_multiplies(device: str) -> list[Row]:
 
 
 def temperatures(device: str) -> list[Row]:
-    """(c) A sweep shares distances, but each temperature needs its own exponentials, recursion and values."""
+    """(c) A sweep shares distances, but each temperature needs its own exponentials, recursion and values.
+
+    The last row is what these alone would cost, with nothing around them.
+    """
     context, query = random_context(NUM_CONTEXTS, LENGTH, device)
-    candidates: dict[str, Callable[[], object]] = {}
+    rows = torch.cat([context.observation, context.next_observation, query], dim=1)
+    vector = context.reward.unsqueeze(1)
+
+    def bare(number: int) -> None:
+        similarity = rows @ context.observation.mT
+        for _ in range(number):
+            gram = torch.exp(similarity)
+            weights = [vector @ gram[:, :LENGTH] for _ in range(DEPTH)]
+            torch.cat(weights, dim=1) @ gram[:, 2 * LENGTH :].mT
+
+    candidates: dict[str, Callable[[], object]] = {"bare 1": lambda: bare(1), "bare 16": lambda: bare(16)}
     for kernel in ("softmax", "rbf"):
         for number in (1, 16):
             candidates[f"{kernel} {number}"] = lambda kernel=kernel, number=number: fast(context, query, kernel, number)
@@ -152,7 +165,7 @@ def temperatures(device: str) -> list[Row]:
     return [
         row("c", f"16 temperatures / 1, {kernel}", best[f"{kernel} 16"], best[f"{kernel} 1"], 4, at_most=True)
         for kernel in ("softmax", "rbf")
-    ]
+    ] + [row("c", "16 temperatures / 1, bare multiplies and exponentials alone", best["bare 16"], best["bare 1"], None)]
 
 
 def long_contexts(device: str) -> list[Row]:

@@ -46,15 +46,15 @@ def similarity(kernel: KernelName, query_BQD: Tensor, context_BND: Tensor) -> Te
 def embed(kernel: KernelName, query_BQD: Tensor, context_BND: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys as vectors whose inner product is what the kernel is a function of.
 
-    For rbf ‖x − y‖² = ⟨(−2x, ‖x‖², 1), (y, 1, ‖y‖²)⟩, two numbers wider than a state; others stay as they are.
+    For rbf ‖x − y‖² = ⟨(x, ‖x‖², 1), (−2y, 1, ‖y‖²)⟩, two numbers wider than a state; others stay as they are.
     """
     if kernel != "rbf":
         return query_BQD, context_BND
     centre_B1D = context_BND.mean(dim=-2, keepdim=True)
     x_BQD, y_BND = query_BQD - centre_B1D, context_BND - centre_B1D
     x_norm_BQ1, y_norm_BN1 = x_BQD.square().sum(-1, keepdim=True), y_BND.square().sum(-1, keepdim=True)
-    query_BQE = torch.cat([x_BQD * -2, x_norm_BQ1, torch.ones_like(x_norm_BQ1)], dim=-1)
-    return query_BQE, torch.cat([y_BND, torch.ones_like(y_norm_BN1), y_norm_BN1], dim=-1)
+    query_BQE = torch.cat([x_BQD, x_norm_BQ1, torch.ones_like(x_norm_BQ1)], dim=-1)
+    return query_BQE, torch.cat([y_BND * -2, torch.ones_like(y_norm_BN1), y_norm_BN1], dim=-1)
 
 
 def similarity_of_embedded(kernel: KernelName, query_BQE: Tensor, keys_BNE: Tensor) -> Tensor:
