@@ -42,7 +42,13 @@ def run_tune(config: ExperimentConfig, run: Folder, work: str) -> Summary:
     """Search temperatures; writes `tune/profiles.parquet`."""
     profiles = search_temperatures(config, run / "dataset", run / "tune" / work)
     write_frame(run, "tune/profiles.parquet", profiles)
-    tensorboard.log_profiles(run, profiles)
+    settings: dict[str, float | str] = {
+        "depth": config.model.depth,
+        "step_fraction": config.tune.step_fraction,
+        "context_length": config.contexts.context_length,
+        "discount": config.discount,
+    }
+    tensorboard.log_profiles(run, profiles, settings)
     return {"rows": len(profiles), "diverged": int(profiles.diverged.sum())}
 
 

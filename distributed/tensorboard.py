@@ -19,15 +19,18 @@ from icrl.storage import Folder
 ROOT = "tensorboard"
 
 
-def log_profiles(folder: Folder, profiles: pd.DataFrame) -> None:
-    """Write temperature profiles, one TensorBoard run a domain; the step is the temperature's number in the search.
+def log_profiles(folder: Folder, profiles: pd.DataFrame, settings: Mapping[str, float | str]) -> None:
+    """Write temperature profiles, one TensorBoard run a domain, and every temperature tried as a row of HPARAMS.
+
+    A profile's step is the temperature's number in the search.
 
     Args:
         folder: the run folder.
         profiles: rows of `icrl.tables.PROFILES`.
+        settings: hyper-parameters that all temperatures share.
     """
     metrics = ["td_loss", "td_ratio", "divergence_rate"]
-    with _event_files(folder, "tune") as location:
+    with _event_files(folder, "tune") as location, SummaryWriter(location / "trials") as trials:
         for domain, of_domain in profiles.groupby("domain"):
             with SummaryWriter(location / str(domain)) as writer:
                 for kernel, rows in of_domain.groupby("kernel"):
@@ -38,6 +41,13 @@ def log_profiles(folder: Folder, profiles: pd.DataFrame) -> None:
                         .reset_index()
                     )
                     _add_table(writer, str(kernel), by_temperature)
+                    for outcome in by_temperature.to_dict("records"):
+                        varied = {"kernel": str(kernel), "domain": str(domain), "temperature": outcome["temperature"]}
+                        trials.add_hparams(
+                            {**settings, **varied},
+                            {metric: outcome[metric] for metric in metrics},
+                            run_name=f"{domain}/{kernel}-{outcome['temperature']:.6g}",
+                        )
 
 
 def log_training(folder: Folder, training: pd.DataFrame) -> None:

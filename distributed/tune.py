@@ -47,7 +47,8 @@ class Trial:
     @property
     def file(self) -> str:
         """Where the finished trial's rows lie in the search's folder."""
-        return f"trials/{self.kernel}/{self.domain}/{self.temperatures[0]:.6g}.parquet"
+        ends = dict.fromkeys(f"{temperature:.6g}" for temperature in (self.temperatures[0], self.temperatures[-1]))
+        return f"trials/{self.kernel}/{self.domain}/{'-'.join(ends)}.parquet"
 
     def file_at(self, depth: int) -> str:
         """Where its rows at a smaller depth lie until it is finished, or for good if it was stopped there."""
@@ -63,7 +64,7 @@ def temperature_grid(config: ExperimentConfig) -> list[float]:
 
 def plan_trials(config: ExperimentConfig) -> list[Trial]:
     """All trials of a search, in the order in which they are started."""
-    grid, size = temperature_grid(config), config.tune.temperatures_per_trial
+    grid, size = temperature_grid(config), config.tune.batch_size
     blocks = [tuple(grid[start : start + size]) for start in range(0, len(grid), size)]
     return [
         Trial(kernel, domain, block)
@@ -140,8 +141,11 @@ class _ShowProgress(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Called by Tune once per finished trial."""
-        parameters, loss = trial.config["trial"], trial.last_result["td_loss"]
-        self._progress.advance(f"{parameters['kernel']} on {parameters['domain']}: TD loss {loss:.3g}")
+        parameters, last = trial.config["trial"], trial.last_result
+        self._progress.advance(
+            f"{parameters['kernel']} on {parameters['domain']}: "
+            f"TD loss {last['td_loss']:.3g} at temperature {last['temperature']:.3g}"
+        )
 
 
 def search_temperatures(config: ExperimentConfig, dataset: Folder, search: Folder) -> pd.DataFrame:

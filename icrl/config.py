@@ -86,8 +86,9 @@ class TuneConfig(Section):
     search: Literal["grid", "optuna", "asha"] = "grid"
     """`grid` tries every temperature; `optuna` lets TPE propose as many for each kernel and domain; `asha` stops the
     weaker half of the grid at a quarter and at a half of the depth."""
-    temperatures_per_trial: PositiveCount = 1
-    """Neighbouring temperatures that one trial evaluates (and reports one by one)."""
+    temperatures_per_trial: PositiveCount | None = None
+    """Neighbouring temperatures that one trial evaluates (and reports one by one), so that they share the reading of
+    data, the distances between states and what Tune costs a trial; without it 5 for `grid` and 1 for the others."""
     step_fraction: PositiveNumber = 1.0
     """Step size of every layer during the search, as a fraction of the per-context stability bound. Up to 2 no context
     can diverge at its own states; beyond it some do, and are reported."""
@@ -98,9 +99,14 @@ class TuneConfig(Section):
             raise ValueError(
                 f"min_temperature {self.min_temperature:g} must be below max_temperature {self.max_temperature:g}"
             )
-        if self.search != "grid" and self.temperatures_per_trial > 1:
+        if self.search != "grid" and self.batch_size > 1:
             raise ValueError(f"temperatures_per_trial must be 1 with search {self.search}, which judges each by itself")
         return self
+
+    @property
+    def batch_size(self) -> int:
+        """Temperatures that one trial evaluates."""
+        return self.temperatures_per_trial or (5 if self.search == "grid" else 1)
 
 
 class TrainConfig(Section):

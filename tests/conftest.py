@@ -23,7 +23,7 @@ TINY = ExperimentConfig.model_validate(
         },
         "contexts": {"context_length": 24, "num_heldout": 24, "contexts_per_task": 2},
         "model": {"kernels": ["softmax", "linear"], "depth": 6},
-        "tune": {"min_temperature": 0.1, "num_temperatures": 3},
+        "tune": {"min_temperature": 0.1, "num_temperatures": 3, "temperatures_per_trial": 1},
         "train": {"num_steps": 4, "contexts_per_step": 4, "validate_every": 2},
         "transfer": {"num_resamples": 100},
     }

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from distributed.tensorboard import log_profiles, log_training, log_transfer
 from icrl.storage import Folder
@@ -32,8 +33,8 @@ def profiles(loss: float) -> pd.DataFrame:
 
 def test_profiles_are_curves_over_the_temperatures_and_replace_earlier_ones(tmp_path: Path) -> None:
     folder = Folder.open(tmp_path)
-    log_profiles(folder, profiles(loss=100.0))
-    log_profiles(folder, profiles(loss=1.0))
+    log_profiles(folder, profiles(loss=100.0), {"depth": 6})
+    log_profiles(folder, profiles(loss=1.0), {"depth": 6})
     assert len(folder.list("tensorboard/tune/a")) == 1
     curves = read(tmp_path / "tensorboard/tune/a")
     assert curves["rbf/td_loss"] == [(0, 2.0)], "a temperature at which every context diverged has no TD loss"
@@ -41,6 +42,18 @@ def test_profiles_are_curves_over_the_temperatures_and_replace_earlier_ones(tmp_
     assert [value for _, value in curves["rbf/temperature"]] == pytest.approx([0.1, 1.0])
     assert curves["linear/td_loss"] == [(0, 9.0)]
     assert read(tmp_path / "tensorboard/tune/b")["rbf/td_loss"] == [(0, 7.0)]
+
+
+def test_every_temperature_is_a_row_of_hyper_parameters(tmp_path: Path) -> None:
+    log_profiles(Folder.open(tmp_path), profiles(loss=1.0), {"depth": 6})
+    trials = tmp_path / "tensorboard/tune/trials"
+    assert {path.name for path in trials.glob("*/*")} == {"rbf-0.1", "rbf-1", "linear-nan"}
+    events = EventAccumulator(str(trials / "a" / "rbf-0.1"))
+    events.Reload()
+    start = HParamsPluginData.FromString(events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
+    given = {name: value.string_value or value.number_value for name, value in start.session_start_info.hparams.items()}
+    assert given == {"depth": 6, "kernel": "rbf", "domain": "a", "temperature": 0.1}
+    assert read(trials / "a" / "rbf-0.1")["td_loss"] == [(0, 2.0)]
 
 
 def test_training_curves_have_the_optimiser_steps(tmp_path: Path) -> None:
