@@ -74,11 +74,12 @@ def predictions(
         )
         yield kernel, "own weights", fitted.value[0, 0]
         if has_temperature(kernel):
+            excess = log_excess(profiles, kernel, config.tune.grid)
             adaptive = evaluate_adaptive(
                 context,
                 query,
                 kernel=kernel,
-                gate=fit_gate(log_excess(profiles, kernel), [name for name in config.domains if name != domain]),
+                gate=fit_gate(excess, [name for name in config.domains if name != domain]),
                 step_fraction=torch.full((config.model.depth,), config.tune.step_fraction),
                 discount=config.discount,
             )

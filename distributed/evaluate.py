@@ -195,7 +195,11 @@ def evaluate_transfer(
     blocks = transfer_blocks(config)
     remaining = [block for block in blocks if not block.is_done(folder)]
     progress = Progress("transfer", len(blocks), "blocks", done=len(blocks) - len(remaining))
-    excess = {kernel: log_excess(profiles, kernel) for kernel in config.model.kernels if has_temperature(kernel)}
+    excess = {
+        kernel: log_excess(profiles, kernel, config.tune.grid)
+        for kernel in config.model.kernels
+        if has_temperature(kernel)
+    }
     actor_class = ray.remote(num_cpus=1, num_gpus=0)(Evaluator)
     pool = ActorPool(
         lambda: actor_class.remote(config, dataset, weights, excess, folder),

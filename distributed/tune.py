@@ -55,16 +55,9 @@ class Trial:
         return f"shallow/{depth}/{self.file}"
 
 
-def temperature_grid(config: ExperimentConfig) -> list[float]:
-    """The searched temperatures, evenly spaced in their logarithm."""
-    search = config.tune
-    grid = np.geomspace(search.min_temperature, search.max_temperature, search.num_temperatures)
-    return [float(temperature) for temperature in grid]
-
-
 def plan_trials(config: ExperimentConfig) -> list[Trial]:
     """All trials of a search, in the order in which they are started."""
-    grid, size = temperature_grid(config), config.tune.batch_size
+    grid, size = config.tune.grid, config.tune.batch_size
     blocks = [tuple(grid[start : start + size]) for start in range(0, len(grid), size)]
     return [
         Trial(kernel, domain, block)

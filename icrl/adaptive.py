@@ -119,22 +119,29 @@ class AdaptiveEvaluation:
     diverged: Tensor
 
 
-def log_excess(profiles: pd.DataFrame, kernel: KernelName) -> pd.DataFrame:
+def log_excess(profiles: pd.DataFrame, kernel: KernelName, temperatures: Sequence[float]) -> pd.DataFrame:
     """Log of every temperature's TD loss over the domain's best: a row a domain, a column a temperature.
 
+    A domain's loss between two temperatures that were searched for it is interpolated linearly in log δ and log loss;
+    beyond all of them it is that of the nearest.
+
     Args:
-        profiles: rows of `icrl.tables.PROFILES`; all domains on the same temperatures.
+        profiles: rows of `icrl.tables.PROFILES`; each domain may have temperatures of its own.
         kernel: name of a kernel with a temperature.
+        temperatures: δ of the columns, ascending.
 
     Returns:
         Without domains that have a loss of 0, or a temperature at which every context diverged: they teach no prior.
     """
     of_kernel = profiles[profiles["kernel"] == kernel]
     of_task = of_kernel.groupby(["domain", "temperature", "task_seed"])["td_loss"].mean()
-    loss_DT = of_task.groupby(["domain", "temperature"]).mean().unstack("temperature")
-    known = loss_DT[(loss_DT > 0).all(axis=1)]
-    relative = known.div(known.min(axis=1), axis=0)
-    return pd.DataFrame(np.log(relative.to_numpy()), relative.index, relative.columns)
+    rows = {}
+    for domain, loss in of_task.groupby(["domain", "temperature"]).mean().groupby("domain"):
+        if (loss > 0).all():
+            searched = np.log(loss.index.get_level_values("temperature").to_numpy())
+            log_loss = np.log(loss.to_numpy())
+            rows[domain] = np.interp(np.log(temperatures), searched, log_loss) - log_loss.min()
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(temperatures))
 
 
 def fit_gate(excess: pd.DataFrame, sources: Sequence[str]) -> Gate:

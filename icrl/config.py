@@ -4,6 +4,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -107,6 +108,12 @@ class TuneConfig(Section):
     def batch_size(self) -> int:
         """Temperatures that one trial evaluates."""
         return self.temperatures_per_trial or (5 if self.search == "grid" else 1)
+
+    @property
+    def grid(self) -> list[float]:
+        """`num_temperatures` temperatures, evenly spaced in their logarithm."""
+        grid = np.geomspace(self.min_temperature, self.max_temperature, self.num_temperatures)
+        return [float(temperature) for temperature in grid]
 
 
 class TrainConfig(Section):

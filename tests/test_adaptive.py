@@ -246,13 +246,29 @@ def test_the_prior_is_the_sources_mean_log_loss_and_nobody_elses() -> None:
             for temperature, loss in zip([0.1, 0.2, 0.3], row, strict=True)
         ]
     )
-    gate = fit_gate(log_excess(profiles, "rbf"), ["a", "b", "silent", "lost"])
+    excess = log_excess(profiles, "rbf", [0.1, 0.2, 0.3])
+    gate = fit_gate(excess, ["a", "b", "silent", "lost"])
     assert gate.temperature.tolist() == pytest.approx([0.1, 0.2, 0.3])
     # Mean ratios to the best, geometric: √3, √2 and 2.
     expected = np.array([3, 2, 4]) ** (-SHARPNESS / 2)
     np.testing.assert_allclose(gate.log_prior.exp(), expected / expected.sum(), rtol=1e-5)
-    nobody = fit_gate(log_excess(profiles, "rbf"), ["silent"])
+    nobody = fit_gate(excess, ["silent"])
     np.testing.assert_allclose(nobody.log_prior.exp(), 1 / 3, rtol=1e-6)
+
+
+def test_domains_with_temperatures_of_their_own_are_compared_on_one_grid() -> None:
+    # Log losses are straight lines in log δ here, so that interpolation is exact.
+    searched = {"a": [0.1, 1.0, 10.0], "b": [0.2, 2.0, 5.0, 7.0]}
+    profiles = pd.DataFrame(
+        [
+            {"kernel": "rbf", "domain": domain, "temperature": delta, "task_seed": 0, "td_loss": 3 * delta**0.5}
+            for domain, deltas in searched.items()
+            for delta in deltas
+        ]
+    )
+    excess = log_excess(profiles, "rbf", [0.1, 0.4, 4.0, 10.0])
+    np.testing.assert_allclose(excess.loc["a"], np.log([1, 2, 40**0.5, 10]))
+    np.testing.assert_allclose(excess.loc["b"], np.log([1, 2**0.5, 20**0.5, 35**0.5]), err_msg="held at the ends")
 
 
 def test_on_one_shared_bandwidth_nothing_is_lost_under_its_prior() -> None:
@@ -260,7 +276,7 @@ def test_on_one_shared_bandwidth_nothing_is_lost_under_its_prior() -> None:
     fixed = torch.stack([value_errors(truth, uniform_gate(), seed)[0] for seed in (3, 4)]).mean(0)
     columns = {"kernel": "rbf", "domain": "source", "task_seed": 0, "temperature": GRID.numpy()}
     profiles = pd.DataFrame(columns | {"td_loss": fixed.numpy()})
-    gate = fit_gate(log_excess(profiles, "rbf"), ["source"])
+    gate = fit_gate(log_excess(profiles, "rbf", GRID.tolist()), ["source"])
     gate = Gate(gate.temperature.double(), gate.log_prior.double())
     results = [value_errors(truth, gate, seed) for seed in (5, 6)]
     errors, adaptive = torch.stack([r[0] for r in results]).mean(0), torch.stack([r[1] for r in results]).mean()

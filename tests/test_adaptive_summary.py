@@ -97,7 +97,7 @@ def test_rows_are_what_the_adaptive_model_says_under_each_gate() -> None:
             for delta, loss in zip((0.3, 1.0, 3.0), losses, strict=True)
         ]
     )
-    excess = log_excess(profiles, "rbf")
+    excess = log_excess(profiles, "rbf", [0.3, 1.0, 3.0])
     adaptive, bank = adaptive_rows(config, target_gates({"rbf": excess}, config.domains, "a"), context, heldout)
     assert len(bank) == 3 * 2
     # Stacked under the others, a and b; hard and soft under the others alone.
