@@ -9,6 +9,7 @@ temperature and step size. `icrl verify` does the same on synthetic processes.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--run-dir", required=True, help="run folder with a collected dataset")
     parser.add_argument("--kernels", nargs="+", choices=get_args(KernelName), default=["linear", "softmax", "rbf"])
     parser.add_argument("--steps", type=int, default=600, help="optimiser steps")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="Adam's, before it falls")
     arguments = parser.parse_args()
     run = Folder.open(arguments.run_dir)
     stored = ExperimentConfig.model_validate(yaml.safe_load(run.read("config.yaml")))
@@ -82,8 +84,14 @@ def main() -> None:
     fit, *_ = split_tasks(config.collect.tasks_per_tier)
     train = contexts_of(config, run, fit, "free")
     test = contexts_of(config, run, heldout_tasks(config, config.source_tier), "free-test")
+    # TD is linear in rewards, and so are its values; random weights, which also compare rewards, need numbers near 1.
+    unit = float(train[1].reward.std())
+    train, test = (tuple(replace(part, reward=part.reward / unit) for part in parts) for parts in (train, test))
     constant = float(test[1].reward.var(dim=-1, correction=0).mean())
-    print(f"{train[0].batch_size} training and {test[0].batch_size} held-out contexts of {len(config.domains)} domains")
+    print(
+        f"{train[0].batch_size} training and {test[0].batch_size} held-out contexts of {len(config.domains)} domains; "
+        f"TD losses in units of the reward's variance"
+    )
     for kernel in arguments.kernels:
         generator = torch.Generator().manual_seed(config.seed)
         constructed, temperature = best_construction(*test, kernel, config.discount)
@@ -95,7 +103,7 @@ def main() -> None:
             context_length=config.contexts.context_length,
             generator=generator,
         )
-        training = FreeTraining(num_steps=arguments.steps)
+        training = FreeTraining(num_steps=arguments.steps, learning_rate=arguments.learning_rate)
         train_free(model, *train, discount=config.discount, training=training, generator=generator)
         with torch.no_grad():
             free = float(semi_gradient_loss(model, *test, config.discount))

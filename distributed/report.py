@@ -16,7 +16,7 @@ from icrl import plots, tables
 from icrl.config import ExperimentConfig
 from icrl.datasets import read_manifest
 from icrl.errors import InputError
-from icrl.findings import Summaries, group_table
+from icrl.findings import Summaries, group_table, listing
 from icrl.one_model import OneModelSummaries, summarise_one_model
 from icrl.rkhs import group_domains, profile_summary, temperature_intervals
 from icrl.storage import Folder
@@ -124,7 +124,7 @@ def summary_table(folder: Folder, config: ExperimentConfig) -> Table:
         table.add_row(
             row["kernel"],
             _number(row["temperature"], ".2g"),
-            ", ".join(plots.short_name(domain) for domain in row["domains"]),
+            listing([plots.short_name(domain) for domain in row["domains"]]),
             _number(row["td_ratio"], ".3g"),
             _number(row["gap_inside"], ".2f"),
             _number(row["gap_outside"], ".2f"),

@@ -53,7 +53,7 @@ MIRROR_STEPS = 60
 SOFT_SAMPLES = 40.0
 """How many independent TD errors the `soft` rule takes a context for: fewer than N, since squares are heavy-tailed."""
 
-STRENGTH = 0.3
+STRENGTH = 1.0
 """λ, and below it how sharply a source's loss counts in the prior: chosen once; docs/adaptive.md says on what."""
 
 SHARPNESS = 6.0

@@ -98,7 +98,7 @@ def _describe_groups(kernel: Any, rows: pd.DataFrame) -> str:
     if num_domains == 1:
         return ""
     parts = [
-        f"{_listing(domains)} ({f'δ ≈ {temperature:.2g}' if np.isfinite(temperature) else 'diverged everywhere'})"
+        f"{listing(domains)} ({f'δ ≈ {temperature:.2g}' if np.isfinite(temperature) else 'diverged everywhere'})"
         for domains, temperature in zip(rows["domains"], rows["temperature"], strict=True)
     ]
     if len(rows) == 1:
@@ -121,7 +121,7 @@ def _describe_losses(own: pd.DataFrame, kernels: Sequence[str]) -> list[str]:
     if BASELINE in kernels:
         ratios = {kernel: (losses[BASELINE] / losses[kernel]).dropna() for kernel in kernels if kernel != BASELINE}
         parts = [f"{_span(ratio)} times that of {kernel}" for kernel, ratio in ratios.items() if len(ratio)]
-        sentences += [f"The TD loss of the {BASELINE} kernel is {_listing(parts)}."] if parts else []
+        sentences += [f"The TD loss of the {BASELINE} kernel is {listing(parts)}."] if parts else []
     return sentences
 
 
@@ -140,7 +140,7 @@ def _describe_weak(kernel: str, own: pd.DataFrame) -> str:
     if weak.empty:
         return ""
     return (
-        f"With {kernel} a constant value function does as well as the own weights of {_listing(list(weak))} (TD ratio "
+        f"With {kernel} a constant value function does as well as the own weights of {listing(list(weak))} (TD ratio "
         "1 or more), so gaps to them and their temperatures say little."
     )
 
@@ -157,7 +157,7 @@ def _describe_divergence(summaries: Summaries) -> str:
 def _describe_edges(intervals: pd.DataFrame) -> list[str]:
     at_edge = intervals[intervals["at_edge"].astype(bool)]
     return [
-        f"The δ-interval of {_listing(list(rows['domain']))} with {kernel} reaches an end of the searched range, so it "
+        f"The δ-interval of {listing(list(rows['domain']))} with {kernel} reaches an end of the searched range, so it "
         "may be wider than shown."
         for kernel, rows in at_edge.groupby("kernel")
     ]
@@ -181,6 +181,7 @@ def _entry(entry: "pd.Series[Any]") -> str:
     return f"{entry['gap']:.2f} ({entry['source']} on {entry['target']})"
 
 
-def _listing(names: list[str]) -> str:
+def listing(names: list[str]) -> str:
+    """Names as a reader wants them in a sentence: the first dozen, and how many more there are."""
     shown = names if len(names) <= MAX_LISTED else [*names[: MAX_LISTED - 1], f"{len(names) - MAX_LISTED + 1} more"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
