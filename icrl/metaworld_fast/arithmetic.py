@@ -37,6 +37,15 @@ def gaussian(x: float, lower: float, upper: float, margin: float) -> float:
     return float(np.exp(-0.5 * (distance * _GAUSSIAN_SCALE) ** 2)) if distance != 0.0 else 1.0
 
 
+def norm(*numbers: float) -> float:
+    """Euclidean norm as numpy computes it.
+
+    The sum of squares is left to the BLAS: which products it rounds before it adds them depends on the processor.
+    """
+    vector = np.array(numbers)
+    return math.sqrt(vector.dot(vector))
+
+
 def log(x: float) -> float:
     """Natural logarithm as numpy computes it."""
     return float(np.log(x))

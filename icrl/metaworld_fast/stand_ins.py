@@ -22,13 +22,12 @@ from icrl.metaworld_fast import arithmetic
 from icrl.metaworld_fast.tracing import Kind, Number, Trace, TraceError, Vector, promoted
 
 RUNTIME: dict[str, Any] = {
-    "sqrt": math.sqrt,
     "inf": math.inf,
     "float32": np.float32,
     "hamacher_product": reward_utils.hamacher_product,
     **{
         name: getattr(arithmetic, name)
-        for name in ("long_tail", "gaussian", "log", "sin", "cos", "quaternion", "in_prism", "touching_object")
+        for name in ("long_tail", "gaussian", "norm", "log", "sin", "cos", "quaternion", "in_prism", "touching_object")
     },
 }
 """Names that traced code calls."""
@@ -90,13 +89,10 @@ class _Numpy:
         return abs(a - b) <= atol + rtol * abs(b)
 
     def _norm(self, values: Any, ord: int = 2) -> Number:
-        squares = [number * number for number in (values if isinstance(values, Vector) else [values])]
-        if ord != 2 or len(squares) > 4:
-            raise TraceError("only short Euclidean norms are known to be summed from the first to the last element")
-        total = squares[0]
-        for square in squares[1:]:
-            total = total + square
-        return self._trace.let(f"sqrt({total.name})", Kind.DOUBLE)
+        numbers = [self._trace.number(value) for value in (values if isinstance(values, Vector) else [values])]
+        if ord != 2 or any(number.kind is Kind.SINGLE for number in numbers):
+            raise TraceError("only Euclidean norms in double precision have a counterpart")
+        return self._trace.let(f"norm({', '.join(number.name for number in numbers)})", Kind.DOUBLE)
 
     def log(self, value: Number) -> Number:
         return self._trace.let(f"log({value.name})", Kind.DOUBLE)
