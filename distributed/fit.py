@@ -13,6 +13,7 @@ import pandas as pd
 import ray.train
 import torch
 from ray.train.torch import TorchTrainer, get_device, prepare_model
+from ray.util.placement_group import PlacementGroup
 
 from distributed import tensorboard
 from distributed.ddp import Fit, FitState
@@ -110,14 +111,15 @@ def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperatu
 
     Raises:
         InputError: the cluster is too small for the configuration.
-        RunStoppedError: the workers failed as often as `cluster.max_attempts` allows.
+        RunStoppedError: the workers, or what controls them, failed as often as `cluster.max_attempts` allows.
     """
     failures = ray.train.FailureConfig(  # type: ignore[call-arg]  # Ray swaps the class when it is imported.
         max_failures=config.cluster.max_attempts - 1,
         # Attempts of a minute each to place the workers, in vain while a lost node is being replaced.
         controller_failure_limit=max(MIN_PLACEMENTS, math.ceil(config.cluster.wait_s / 60)),
     )
-    with relayed(Progress("train", config.train.num_steps, "steps")) as board:
+    progress = Progress("train", config.train.num_steps, "steps")
+    with relayed(progress) as board:
         trainer = TorchTrainer(
             train_worker,
             train_loop_config={"config": config, "run": run, "temperature": temperature, "board": board},
@@ -130,12 +132,33 @@ def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperatu
                 checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
             ),
         )
-        try:
-            result = trainer.fit()
-        except ray.train.TrainingFailedError as error:
-            raise RunStoppedError(f"training failed {config.cluster.max_attempts} times: {one_line(error)}") from error
+        result = _fit(trainer, progress, config.cluster.max_attempts)
     assert result.checkpoint is not None, "the last step always reports a checkpoint"
     return FitState(**load_checkpoint(result.checkpoint)["state"])
+
+
+def _fit(trainer: TorchTrainer, progress: Progress, max_attempts: int) -> ray.train.Result:
+    """Fit, also through deaths of Train's controller, which looks after its workers but is looked after by nobody."""
+    for attempts_left in reversed(range(max_attempts)):
+        try:
+            return trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            raise RunStoppedError(f"training failed {max_attempts} times: {one_line(error)}") from error
+        except ray.exceptions.RayActorError as error:
+            if not attempts_left:
+                raise RunStoppedError(f"training's controller died {max_attempts} times: {one_line(error)}") from error
+            progress.say("training's controller died; training goes on from the last checkpoint")
+            _release_placement_groups()
+    raise AssertionError("cluster.max_attempts is at least 1")
+
+
+def _release_placement_groups() -> None:
+    """Free what a dead controller reserved; Ray does so itself only where its dashboard runs."""
+    job_id = ray.get_runtime_context().get_job_id()
+    for group_id, group in ray.util.placement_group_table().items():
+        # The last bytes of a group's id are those of its job; no other groups of this job exist during a fit.
+        if group_id.endswith(job_id) and group["state"] != "REMOVED":
+            ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id))))
 
 
 def training_table(config: ExperimentConfig, state: FitState) -> pd.DataFrame:

@@ -18,7 +18,7 @@ class Faults:
 
     Attributes:
         root: the run folder's path.
-        markers: local folder with a file for each fault that has happened; its name says of which kind.
+        markers: local folder with a file for each fault that has happened; its name says of which kind, its content where.
         driver: process that is never killed.
         fail_every: one in so many files cannot be written at the first attempt.
         kill_every: one in so many files kills the process that writes it first.
@@ -39,16 +39,17 @@ class Faults:
         if not any(f"/{stage}/" in path for stage in self.stages):
             return
         # What differs between runs is left out, so that a file's fate does not.
-        name = re.sub(r"(work|checkpoint)[-_][^/]*", r"\1", path.removeprefix(f"{self.root}/"))
+        name = re.sub(r"(work|checkpoint|tfevents)[-_.][^/]*", r"\1", path.removeprefix(f"{self.root}/"))
         draw = zlib.crc32(f"{self.seed} {name}".encode())
-        if draw % self.kill_every == 0 and os.getpid() != self.driver and self._first("kill", draw):
+        if draw % self.kill_every == 0 and os.getpid() != self.driver and self._first("kill", name, draw):
             os.kill(os.getpid(), signal.SIGKILL)
-        if draw % self.fail_every == 0 and self._first("fail", draw):
+        if draw % self.fail_every == 0 and self._first("fail", name, draw):
             raise OSError(f"the storage lost {path}")
 
-    def _first(self, kind: str, draw: int) -> bool:
+    def _first(self, kind: str, name: str, draw: int) -> bool:
         try:
-            (self.markers / f"{kind}-{draw}").touch(exist_ok=False)
+            with open(self.markers / f"{kind}-{draw}", "x") as marker:
+                marker.write(name)
         except FileExistsError:
             return False
         return True

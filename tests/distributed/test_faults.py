@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,9 @@ from ray import cloudpickle
 
 from distributed import cli
 from distributed.evaluate import evaluate_transfer
+from distributed.fit import fit_models, training_table
 from distributed.pipeline import STAGE_NAMES, run_stages
+from distributed.stages import best_temperatures
 from icrl.config import ClusterConfig, ExperimentConfig
 from icrl.datasets import read_manifest
 from icrl.errors import RunStoppedError
@@ -55,19 +58,40 @@ def test_faults_in_every_stage_change_no_result(
 ) -> None:
     markers, path = tmp_path / "markers", tmp_path / "run"
     markers.mkdir()
-    # Among the processes that die are collectors, a trial, a training worker and an evaluator.
     stages = ("dataset", "tune", "train", "transfer")
     faults = Faults(str(path), markers, os.getpid(), fail_every=3, kill_every=4, seed=597, stages=stages)
     run = Folder(pafs.PyFileSystem(FaultyHandler(faults)), str(path))
     run_stages(STAGE_NAMES, tiny_config, run)
 
-    happened = [marker.name.split("-")[0] for marker in markers.iterdir()]
-    assert happened.count("kill") >= 5
-    assert happened.count("fail") >= 5
+    killed, failed = ([marker.read_text() for marker in markers.glob(f"{kind}-*")] for kind in ("kill", "fail"))
+    assert {path.split("/")[0] for path in killed} == set(stages), "the seed must strike in every stage"
+    assert len(killed) >= 5
+    assert len(failed) >= 5
     assert digests(run) == digests(finished_run)
     for name in TABLES:
         expected: pd.DataFrame = finished_run.read_table(f"{name}.parquet").to_pandas()
         pd.testing.assert_frame_equal(run.read_table(f"{name}.parquet").to_pandas(), expected, rtol=1e-4)
+
+
+@pytest.mark.ray
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_training_outlives_its_worker_and_its_controller(
+    finished_run: Folder, tiny_config: ExperimentConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    markers, path = tmp_path / "markers", tmp_path / "run"
+    shutil.copytree(finished_run.path, path)
+    markers.mkdir()
+    # Each kind of file that training writes kills its first writer: a worker its checkpoint, the controller its notes.
+    faults = Faults(str(path), markers, os.getpid(), fail_every=2**40, kill_every=1, seed=0, stages=("train",))
+    run = Folder(pafs.PyFileSystem(FaultyHandler(faults)), str(path))
+    config = tiny_config.model_copy(update={"cluster": ClusterConfig(max_attempts=9)})
+    start = best_temperatures(config, run.read_table("tune/profiles.parquet").to_pandas())
+    state = fit_models(config, run, run / "train" / "again", start)
+    assert len(list(markers.iterdir())) >= 2
+    assert "controller died; training goes on" in capsys.readouterr().err
+    expected = finished_run.read_table("train/metrics.parquet").to_pandas()
+    pd.testing.assert_frame_equal(training_table(config, state), expected, rtol=1e-4)
 
 
 @pytest.mark.ray
