@@ -138,18 +138,23 @@ def fit_models(config: ExperimentConfig, run: Folder, storage: Folder, temperatu
 
 
 def _fit(trainer: TorchTrainer, progress: Progress, max_attempts: int) -> ray.train.Result:
-    """Fit, also through deaths of Train's controller, which looks after its workers but is looked after by nobody."""
+    """Fit, also through failures of Train's controller, which looks after its workers but is looked after by nobody."""
     for attempts_left in reversed(range(max_attempts)):
         try:
             return trainer.fit()
-        except ray.train.TrainingFailedError as error:
-            raise RunStoppedError(f"training failed {max_attempts} times: {one_line(error)}") from error
-        except ray.exceptions.RayActorError as error:
-            if not attempts_left:
-                raise RunStoppedError(f"training's controller died {max_attempts} times: {one_line(error)}") from error
-            progress.say("training's controller died; training goes on from the last checkpoint")
+        except (ray.train.TrainingFailedError, ray.exceptions.RayActorError) as error:
+            if not attempts_left or not _is_controllers(error):
+                raise RunStoppedError(f"training failed {max_attempts} times: {one_line(error)}") from error
+            progress.say(f"training's controller stopped, goes on from the last checkpoint: {one_line(error)}")
             _release_placement_groups()
     raise AssertionError("cluster.max_attempts is at least 1")
+
+
+def _is_controllers(error: Exception) -> bool:
+    """Whether the controller died, or could not read or write its notes; what befalls workers Train repeats itself."""
+    if isinstance(error, ray.train.ControllerError):
+        return isinstance(error.controller_failure, OSError)
+    return isinstance(error, ray.exceptions.RayActorError)
 
 
 def _release_placement_groups() -> None:

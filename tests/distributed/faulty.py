@@ -18,7 +18,7 @@ class Faults:
 
     Attributes:
         root: the run folder's path.
-        markers: local folder with a file for each fault that has happened; its name says of which kind, its content where.
+        markers: local folder with a file for each fault so far; its name says of which kind, its content where.
         driver: process that is never killed.
         fail_every: one in so many files cannot be written at the first attempt.
         kill_every: one in so many files kills the process that writes it first.
