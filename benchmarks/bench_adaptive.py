@@ -45,7 +45,7 @@ def compare(kernel: KernelName) -> None:
     context, query = random_walks(torch.Generator().manual_seed(0))
     temperature = torch.logspace(-2, 1, NUM_TEMPERATURES)
     step_fraction = torch.ones(DEPTH)
-    gate = Gate(temperature, torch.zeros(NUM_TEMPERATURES))
+    gate = Gate(temperature, torch.zeros(NUM_TEMPERATURES), torch.tensor(1.0))
 
     def fixed(deltas: torch.Tensor) -> None:
         evaluate(

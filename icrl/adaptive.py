@@ -53,10 +53,11 @@ MIRROR_STEPS = 60
 SOFT_SAMPLES = 40.0
 """How many independent TD errors the `soft` rule takes a context for: fewer than N, since squares are heavy-tailed."""
 
-STRENGTH = 1.0
-"""λ, and below it how sharply a source's loss counts in the prior: chosen once; docs/adaptive.md says on what."""
-
 SHARPNESS = 6.0
+"""How sharply a source's loss counts in the prior; docs/adaptive.md says how this and the next were chosen."""
+
+HALF_STRENGTH = 10
+"""Number of source domains whose prior has half its full strength: what few domains share is known less surely."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +67,12 @@ class Gate:
     Attributes:
         temperature: ``[T]``, the bank's δ, ascending.
         log_prior: ``[..., T]``, log π; −inf excludes a temperature. Leading axes stand for several gates at once.
-        strength: λ, at least 0; only the `stacked` rule reads it.
+        strength: ``[...]``, λ, at least 0; only the `stacked` rule reads it.
     """
 
     temperature: Tensor
     log_prior: Tensor
-    strength: float = STRENGTH
+    strength: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +146,7 @@ def log_excess(profiles: pd.DataFrame, kernel: KernelName, temperatures: Sequenc
 
 
 def fit_gate(excess: pd.DataFrame, sources: Sequence[str]) -> Gate:
-    """The gate that source domains teach: log π = −sharpness · mean over sources of log(loss / the source's best loss).
+    """The gate of S source domains: log π = −sharpness · mean of log(loss / the source's best loss), λ = S / (S + 10).
 
     A temperature that costs some sources much keeps little of the prior, whatever it gains on others: losses of single
     contexts do not show this risk, because the transitions that reveal it are rare.
@@ -157,7 +158,12 @@ def fit_gate(excess: pd.DataFrame, sources: Sequence[str]) -> Gate:
     known = excess.to_numpy()[excess.index.isin(sources)]
     mean_T = known.sum(axis=0) / max(len(known), 1)
     log_prior_T = torch.log_softmax(torch.tensor(-SHARPNESS * mean_T), dim=0)
-    return Gate(torch.tensor(excess.columns.to_numpy(), dtype=torch.float32), log_prior_T.float())
+    num_sources = max(len(known), 1)
+    return Gate(
+        torch.tensor(excess.columns.to_numpy(), dtype=torch.float32),
+        log_prior_T.float(),
+        torch.tensor(num_sources / (num_sources + HALF_STRENGTH)),
+    )
 
 
 def evaluate_adaptive(
@@ -285,7 +291,7 @@ def gate_weights(bank: Bank, gate: Gate, rule: Rule = "stacked") -> Tensor:
         product_BTT = torch.einsum("tbn,ubn->btu", error, error) / best_B.where(informative_B, 1)[:, None, None]
         square_BN = error[loss_TB.argmin(0), torch.arange(len(best_B))].square()
         evidence_B = (square_BN.sum(-1).square() / square_BN.square().sum(-1)).where(informative_B, 1)
-        weight_TB = mirror_descent(product_BTT, log_prior_TB.mT, (gate.strength / evidence_B)[:, None]).mT
+        weight_TB = mirror_descent(product_BTT, log_prior_TB.mT, (gate.strength[..., None] / evidence_B)[..., None]).mT
     return torch.where(informative_B, weight_TB, log_prior_TB.exp())
 
 
@@ -299,7 +305,7 @@ def mirror_descent(product_BTT: Tensor, log_prior_BT: Tensor, strength: Tensor) 
     Args:
         product_BTT: C, symmetric and positive semidefinite; in units of the best temperature's loss.
         log_prior_BT: ``[..., B, T]``, log π; −inf excludes a temperature.
-        strength: λ, broadcastable to ``[B, 1]``.
+        strength: λ, broadcastable to ``[..., B, 1]``.
 
     Returns:
         ``[..., B, T]``; differentiable in all arguments.

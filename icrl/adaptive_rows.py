@@ -51,7 +51,11 @@ def target_gates(excess: Mapping[KernelName, pd.DataFrame], domains: Sequence[st
     gates = []
     for kernel, of_kernel in excess.items():
         each = [fit_gate(of_kernel, sources) for sources in teachers]
-        together = Gate(each[0].temperature, torch.stack([gate.log_prior for gate in each]))
+        together = Gate(
+            each[0].temperature,
+            torch.stack([gate.log_prior for gate in each]),
+            torch.stack([gate.strength for gate in each]),
+        )
         gates.append(TargetGates(kernel, (OTHERS, *domains), together))
     return gates
 
@@ -78,7 +82,7 @@ def adaptive_rows(
                 discount=config.discount,
             )
         banks.append(_bank_rows(config, kernel, gate, bank, context, heldout))
-        of_others = Gate(gate.temperature, gate.log_prior[:1])
+        of_others = Gate(gate.temperature, gate.log_prior[:1], gate.strength[:1])
         for rule in RULES:
             used, sources = (gate, kernel_gates.sources) if rule == "stacked" else (of_others, (OTHERS,))
             weight_STB = gate_weights(bank, used, rule).expand(len(sources), -1, -1)

@@ -36,7 +36,7 @@ GRID = torch.logspace(-2, 1, 7, dtype=torch.float64)
 
 
 def uniform_gate(temperature: Tensor = GRID, strength: float = 0.3) -> Gate:
-    return Gate(temperature, torch.zeros_like(temperature), strength)
+    return Gate(temperature, torch.zeros_like(temperature), torch.tensor(strength))
 
 
 def random_context(num_contexts: int = 2, length: int = 20, seed: int = 0) -> tuple[Transitions, Tensor]:
@@ -155,7 +155,7 @@ def test_a_context_without_reward_keeps_the_prior(rule: Rule) -> None:
         context.observation, 0 * context.reward, context.next_observation, context.terminated, context.mask
     )
     prior = torch.softmax(torch.arange(7.0, dtype=torch.float64), dim=0)
-    weight = gate_weights(bank_of(silent, query), Gate(GRID, prior.log()), rule)
+    weight = gate_weights(bank_of(silent, query), Gate(GRID, prior.log(), torch.tensor(1.0)), rule)
     torch.testing.assert_close(weight, prior[:, None].expand(-1, 2))
 
 
@@ -252,6 +252,7 @@ def test_the_prior_is_the_sources_mean_log_loss_and_nobody_elses() -> None:
     # Mean ratios to the best, geometric: √3, √2 and 2.
     expected = np.array([3, 2, 4]) ** (-SHARPNESS / 2)
     np.testing.assert_allclose(gate.log_prior.exp(), expected / expected.sum(), rtol=1e-5)
+    assert float(gate.strength) == pytest.approx(2 / 12)
     nobody = fit_gate(excess, ["silent"])
     np.testing.assert_allclose(nobody.log_prior.exp(), 1 / 3, rtol=1e-6)
 
@@ -277,7 +278,7 @@ def test_on_one_shared_bandwidth_nothing_is_lost_under_its_prior() -> None:
     columns = {"kernel": "rbf", "domain": "source", "task_seed": 0, "temperature": GRID.numpy()}
     profiles = pd.DataFrame(columns | {"td_loss": fixed.numpy()})
     gate = fit_gate(log_excess(profiles, "rbf", GRID.tolist()), ["source"])
-    gate = Gate(gate.temperature.double(), gate.log_prior.double())
+    gate = Gate(gate.temperature.double(), gate.log_prior.double(), gate.strength)
     results = [value_errors(truth, gate, seed) for seed in (5, 6)]
     errors, adaptive = torch.stack([r[0] for r in results]).mean(0), torch.stack([r[1] for r in results]).mean()
     assert adaptive <= 1.02 * errors.min()
